@@ -1,0 +1,15 @@
+"""URLs of the pages. `/v1/…` (the OpenAI API) and `/ws/…` never get here: see config/asgi.py."""
+
+from django.contrib import admin
+from django.contrib.auth import views as auth_views
+from django.urls import include, path
+
+from inference.views import health
+
+urlpatterns = [
+    path("healthz", health, name="health"),
+    path("login/", auth_views.LoginView.as_view(redirect_authenticated_user=True), name="login"),
+    path("logout/", auth_views.LogoutView.as_view(), name="logout"),
+    path("admin/", admin.site.urls),
+    path("", include("personas.urls")),
+]

@@ -1,0 +1,66 @@
+"""Engines: the inference servers of the fleet, as the operator registered them and as last seen."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from django.core.validators import RegexValidator, URLValidator
+from django.db import models
+from django.utils import timezone
+
+from inference import secret_text
+
+validate_engine_name = RegexValidator(
+    r"^[a-z0-9][a-z0-9.-]{0,62}\Z", "Use lowercase letters, digits, dots and hyphens."
+)
+
+
+class Engine(models.Model):
+    """One running vLLM with the plugin, known by its URL.
+
+    The fields from `status` on are observations: only the reconciler writes them. `status_detail` is shown to
+    everybody who signs in, so it never names a tenant or what a tenant owns.
+    """
+
+    class Status(models.TextChoices):
+        UNKNOWN = "unknown"  # not looked at yet
+        STARTING = "starting"  # loading its model, or not all wanted vectors are there yet
+        READY = "ready"  # answers, and every wanted vector is there
+        UNREACHABLE = "unreachable"
+        INCOMPATIBLE = "incompatible"  # answers, but can't serve these personas
+
+    name = models.CharField(max_length=63, unique=True, validators=[validate_engine_name])
+    url = models.CharField(max_length=300, validators=[URLValidator(schemes=["http", "https"])])
+    encrypted_api_key = models.TextField(blank=True, editable=False)
+    base_model = models.CharField(
+        max_length=300,
+        blank=True,
+        help_text="The served model; blank: whatever the engine says at first contact",
+    )
+    enabled = models.BooleanField(default=True)
+    registered_at = models.DateTimeField(default=timezone.now, editable=False)
+
+    status = models.CharField(max_length=12, choices=Status.choices, default=Status.UNKNOWN, editable=False)
+    status_detail = models.CharField(max_length=300, blank=True, editable=False)
+    boot_id = models.CharField(max_length=100, blank=True, editable=False)
+    hidden_size = models.PositiveIntegerField(null=True, blank=True, editable=False)
+    num_layers = models.PositiveIntegerField(null=True, blank=True, editable=False)
+    placed_digests = models.JSONField(
+        default=list, blank=True, editable=False, help_text="Vectors that we put there during this boot"
+    )
+    last_seen_at = models.DateTimeField(null=True, blank=True, editable=False)
+
+    class Meta:
+        ordering: ClassVar = ["name"]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def api_key(self) -> str:
+        """The engine's own key, decrypted; empty when it has none. Raises secret_text.Unreadable."""
+        return secret_text.decrypt(self.encrypted_api_key) if self.encrypted_api_key else ""
+
+    @api_key.setter
+    def api_key(self, text: str) -> None:
+        self.encrypted_api_key = secret_text.encrypt(text) if text else ""

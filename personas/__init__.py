@@ -1,0 +1,1 @@
+"""Tenants, their members and keys, steering vectors, and the personas made of them."""

@@ -1,0 +1,82 @@
+"""Why a change is refused: one exception class per kind of refusal, each saying which field, what was
+expected there and what was found. Whoever answers people (a page, the API, a command) turns it into words."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+class Refusal(Exception):
+    """A change that is not made because of what was asked. Safe to show to whoever asked for it."""
+
+    def __init__(self, field: str, expected: str, found: str) -> None:
+        super().__init__(f"{field}: expected {expected}, found {found}")
+        self.field = field
+        self.expected = expected
+        self.found = found
+
+
+class InvalidField(Refusal):
+    """A plain field (a name, a description) breaks its rule."""
+
+
+class InvalidSlug(Refusal):
+    """A tenant, persona or vector name that can't be part of a model name."""
+
+
+class NameTaken(Refusal):
+    """Something of that name is already there."""
+
+
+class UnknownUser(Refusal):
+    """No such person, or not a member."""
+
+
+class LastOwner(Refusal):
+    """A tenant keeps at least one owner."""
+
+
+class InvalidExpiry(Refusal):
+    """A key can't expire in the past."""
+
+
+class UnknownVector(Refusal):
+    """No such vector for this tenant; another tenant's reads exactly the same."""
+
+
+class VectorInUse(Refusal):
+    """Drafts or revisions are made of it."""
+
+
+class UnknownRevision(Refusal):
+    """The persona has no revision of that number."""
+
+
+class RevisionIsImmutable(Refusal):
+    """Revisions are written once: requests were served by them and are logged with them."""
+
+    def __init__(self) -> None:
+        super().__init__("revision", "a new revision", "a change to an existing one")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong with a definition; `field` is a path such as `blend[1].alpha`."""
+
+    field: str
+    expected: str
+    found: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: expected {self.expected}, found {self.found}"
+
+
+class InvalidDefinition(Refusal):
+    """A persona definition with one or more problems; the first one gives the message its fields."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        first = problems[0]
+        super().__init__(first.field, first.expected, first.found)
+        self.problems = tuple(problems)
+
+    def __str__(self) -> str:
+        return "; ".join(str(problem) for problem in self.problems)
