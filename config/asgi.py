@@ -5,8 +5,9 @@ token streams can't afford. It also gets the lifespan events, to open and close 
 """
 
 import os
+from collections.abc import Awaitable, Callable
+from typing import Any
 
-from asgiref.typing import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, Scope
 from django.core.asgi import get_asgi_application
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
@@ -16,22 +17,20 @@ from channels.auth import AuthMiddlewareStack  # noqa: E402
 from channels.routing import URLRouter  # noqa: E402
 from channels.security.websocket import AllowedHostsOriginValidator  # noqa: E402
 
-from inference.gateway import app as gateway_app  # noqa: E402
+from inference.gateway.app import app as gateway_app  # noqa: E402
 from inference.routing import websocket_urlpatterns  # noqa: E402
+
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
 
 websocket_app = AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(websocket_urlpatterns)))
 
 
-def choose_app(scope: Scope) -> ASGI3Application:
-    """The application that answers this connection."""
-    if scope["type"] == "lifespan":
-        return gateway_app
-    if scope["type"] == "websocket":
-        return websocket_app
-    if scope["path"] == "/v1" or scope["path"].startswith("/v1/"):
-        return gateway_app
-    return django_app
-
-
-async def application(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-    await choose_app(scope)(scope, receive, send)
+async def application(scope: dict[str, Any], receive: Receive, send: Send) -> None:
+    """Hands the connection to the application that answers it."""
+    if scope["type"] == "lifespan" or scope.get("path", "").startswith("/v1/"):
+        await gateway_app(scope, receive, send)
+    elif scope["type"] == "websocket":
+        await websocket_app(scope, receive, send)
+    else:
+        await django_app(scope, receive, send)

@@ -12,6 +12,8 @@ app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks()
 
 
-@setup_logging.connect
 def keep_django_logging(**_kwargs: object) -> None:
-    """Celery leaves logging alone when this signal has a receiver, so settings.LOGGING holds there too."""
+    """Celery leaves logging alone when its signal has a receiver, so settings.LOGGING holds there too."""
+
+
+setup_logging.connect(keep_django_logging)

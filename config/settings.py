@@ -165,7 +165,7 @@ if HTTPS:
 DATA_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024 * 1024  # bytes
 
 # --- Logs: one readable line per event, from structlog and from the standard library alike
-_log_processors = [
+_log_processors: list[structlog.typing.Processor] = [
     structlog.contextvars.merge_contextvars,
     structlog.stdlib.add_log_level,
     structlog.stdlib.add_logger_name,

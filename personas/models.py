@@ -7,7 +7,6 @@ one place where "whose is it" is decided.
 from __future__ import annotations
 
 from datetime import datetime
-from pathlib import Path
 from typing import Any, ClassVar
 
 from django.conf import settings
@@ -73,9 +72,7 @@ class Membership(models.Model):
     role = models.CharField(max_length=10, choices=Role.choices)
 
     class Meta:
-        constraints: ClassVar = [
-            models.UniqueConstraint(fields=["user", "tenant"], name="one_membership_per_tenant")
-        ]
+        constraints: ClassVar = [models.UniqueConstraint(fields=["user", "tenant"], name="one_membership_per_tenant")]
 
     def __str__(self) -> str:
         return f"{self.user} is {self.role} of {self.tenant}"
@@ -157,18 +154,11 @@ class SteeringVector(models.Model):
         ]
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["tenant", "digest"], name="one_vector_per_tenant_and_digest"),
-            models.UniqueConstraint(
-                fields=["digest"], condition=Q(tenant=None), name="one_shared_vector_per_digest"
-            ),
+            models.UniqueConstraint(fields=["digest"], condition=Q(tenant=None), name="one_shared_vector_per_digest"),
         ]
 
     def __str__(self) -> str:
         return f"{self.name} ({self.digest[:12]})"
-
-    @property
-    def path(self) -> Path:
-        """The canonical file."""
-        return Path(settings.DATA_DIR) / "vectors" / f"{self.digest}.safetensors"
 
 
 class PersonaQuerySet(models.QuerySet["Persona"]):
@@ -185,9 +175,7 @@ class Persona(models.Model):
     name = models.CharField(max_length=200)
     description = models.TextField(blank=True, max_length=2000)
     draft = models.JSONField(default=dict, blank=True, help_text="See personas/definition.py")
-    draft_vectors = models.ManyToManyField(
-        SteeringVector, related_name="draft_personas", blank=True, editable=False
-    )
+    draft_vectors = models.ManyToManyField(SteeringVector, related_name="draft_personas", blank=True, editable=False)
     published = models.ForeignKey(
         "PersonaRevision", models.SET_NULL, null=True, blank=True, editable=False, related_name="+"
     )
@@ -234,9 +222,7 @@ class PersonaRevision(models.Model):
     number = models.PositiveIntegerField(validators=[MinValueValidator(1)])
     definition = models.JSONField(help_text="See personas/definition.py")
     vectors = models.ManyToManyField(SteeringVector, related_name="revisions", editable=False)
-    created_by = models.ForeignKey(
-        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+"
-    )
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
     created_at = models.DateTimeField(default=timezone.now, editable=False)
 
     objects = PersonaRevisionQuerySet.as_manager()
@@ -261,9 +247,7 @@ class AuditEvent(models.Model):
     """Who did what to what. `tenant` is null for the operator's own doings, `actor` for a command's."""
 
     tenant = models.ForeignKey(Tenant, models.CASCADE, null=True, blank=True, related_name="audit_events")
-    actor = models.ForeignKey(
-        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+"
-    )
+    actor = models.ForeignKey(settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+")
     action = models.CharField(max_length=50)
     target = models.CharField(max_length=200)
     detail = models.JSONField(default=dict, blank=True)

@@ -20,9 +20,7 @@ class Migration(migrations.Migration):
             fields=[
                 (
                     "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
+                    models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"),
                 ),
                 (
                     "slug",
@@ -50,9 +48,7 @@ class Migration(migrations.Migration):
             fields=[
                 (
                     "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
+                    models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"),
                 ),
                 (
                     "name",
@@ -109,9 +105,7 @@ class Migration(migrations.Migration):
             fields=[
                 (
                     "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
+                    models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"),
                 ),
                 (
                     "slug",
@@ -138,9 +132,7 @@ class Migration(migrations.Migration):
             fields=[
                 (
                     "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
+                    models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"),
                 ),
                 (
                     "number",
@@ -168,9 +160,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "vectors",
-                    models.ManyToManyField(
-                        editable=False, related_name="revisions", to="personas.steeringvector"
-                    ),
+                    models.ManyToManyField(editable=False, related_name="revisions", to="personas.steeringvector"),
                 ),
             ],
             options={
@@ -219,9 +209,7 @@ class Migration(migrations.Migration):
             fields=[
                 (
                     "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
+                    models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"),
                 ),
                 (
                     "role",
@@ -253,9 +241,7 @@ class Migration(migrations.Migration):
             fields=[
                 (
                     "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
+                    models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"),
                 ),
                 ("action", models.CharField(max_length=50)),
                 ("target", models.CharField(max_length=200)),
@@ -291,9 +277,7 @@ class Migration(migrations.Migration):
             fields=[
                 (
                     "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
+                    models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID"),
                 ),
                 ("name", models.CharField(max_length=100)),
                 ("prefix", models.CharField(max_length=8, unique=True)),
@@ -332,9 +316,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name="personarevision",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("number__gte", 1)), name="revisions_count_from_one"
-            ),
+            constraint=models.CheckConstraint(condition=models.Q(("number__gte", 1)), name="revisions_count_from_one"),
         ),
         migrations.AddIndex(
             model_name="steeringvector",
@@ -346,9 +328,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name="steeringvector",
-            constraint=models.UniqueConstraint(
-                fields=("tenant", "digest"), name="one_vector_per_tenant_and_digest"
-            ),
+            constraint=models.UniqueConstraint(fields=("tenant", "digest"), name="one_vector_per_tenant_and_digest"),
         ),
         migrations.AddConstraint(
             model_name="steeringvector",
@@ -358,9 +338,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name="persona",
-            constraint=models.UniqueConstraint(
-                fields=("tenant", "slug"), name="one_persona_per_tenant_and_slug"
-            ),
+            constraint=models.UniqueConstraint(fields=("tenant", "slug"), name="one_persona_per_tenant_and_slug"),
         ),
         migrations.AddConstraint(
             model_name="membership",

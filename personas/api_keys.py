@@ -1,0 +1,45 @@
+"""API keys: `sg_<prefix>_<secret>`. The prefix finds the row, an HMAC of the whole text proves the rest.
+
+A keyed hash rather than a slow password hash: the secret has 256 bits of its own, and every request pays for
+the check. Keyed with SECRET_KEY, so a stolen database alone can't confirm a guess.
+"""
+
+import hashlib
+import hmac
+import re
+import secrets
+import string
+
+from django.conf import settings
+
+from personas.models import ApiKey
+
+PREFIX_CHARS = 8
+PREFIX_ALPHABET = string.ascii_lowercase + string.digits
+MAX_KEY_CHARS = 200
+
+_KEY = re.compile(rf"sg_([a-z0-9]{{{PREFIX_CHARS}}})_[A-Za-z0-9_-]{{20,120}}")
+_NO_DIGEST = "0" * 64
+
+
+def make_key_text() -> tuple[str, str]:
+    """A new key's prefix and its whole text, which nobody sees again."""
+    prefix = "".join(secrets.choice(PREFIX_ALPHABET) for _ in range(PREFIX_CHARS))
+    return prefix, f"sg_{prefix}_{secrets.token_urlsafe(32)}"
+
+
+def key_digest(text: str) -> str:
+    """What is stored of a key: HMAC-SHA256, hex."""
+    secret = b"steerguard api key v1:" + settings.SECRET_KEY.encode()
+    return hmac.new(secret, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+
+
+def find_api_key(text: str) -> ApiKey | None:
+    """The key that `text` is, with its tenant; None when there is none, or it is revoked or expired.
+
+    An unknown prefix costs a comparison too, so timing doesn't tell which prefixes exist.
+    """
+    match = _KEY.fullmatch(text[:MAX_KEY_CHARS])
+    key = ApiKey.objects.select_related("tenant").filter(prefix=match[1]).first() if match else None
+    proven = hmac.compare_digest(key_digest(text), key.digest if key else _NO_DIGEST)
+    return key if key is not None and proven and key.is_valid() else None

@@ -1,0 +1,333 @@
+"""Every change to what tenants own, one function each: in a transaction, with an audit row, announced on commit.
+
+Whoever calls has already decided that `actor` may do it (Membership.may_edit, .may_manage); `actor` is None for
+a command. What is asked wrongly raises a Refusal (personas/errors.py) and changes nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, TypeVar
+
+from django.contrib.auth.models import User
+from django.core.exceptions import ValidationError
+from django.db import models, transaction
+from django.utils import timezone
+
+from personas import vector_files
+from personas.api_keys import key_digest, make_key_text
+from personas.changes import announce
+from personas.definition import Definition, find_vectors, name_skills, parse_definition
+from personas.errors import (
+    InvalidExpiry,
+    InvalidField,
+    InvalidSlug,
+    LastOwner,
+    NameTaken,
+    UnknownRevision,
+    UnknownUser,
+    VectorInUse,
+)
+from personas.models import (
+    SLUG_PATTERN,
+    SLUG_RULE,
+    ApiKey,
+    AuditEvent,
+    Membership,
+    Persona,
+    PersonaRevision,
+    SteeringVector,
+    Tenant,
+)
+from steerguard.vectors import SteeringVector as VectorContent
+from steerguard.vectors import write_vector
+
+Row = TypeVar("Row", bound=models.Model)
+
+
+@transaction.atomic
+def create_tenant(*, slug: str, name: str, owner: User | None = None, actor: User | None = None) -> Tenant:
+    """A new tenant, with its first owner if one is named. Raises InvalidSlug, NameTaken, InvalidField."""
+    _check_slug("slug", slug)
+    if Tenant.objects.filter(slug=slug).exists():
+        raise NameTaken("slug", "a tenant name that is free", slug)
+    tenant = _saved(Tenant(slug=slug, name=name))
+    if owner is not None:
+        _saved(Membership(user=owner, tenant=tenant, role=Membership.Role.OWNER))
+    detail = {"owner": owner.get_username()} if owner else {}
+    _record(tenant, actor, "tenant.created", slug, detail)
+    announce("tenant", tenant=slug)
+    return tenant
+
+
+@transaction.atomic
+def add_member(*, tenant: Tenant, user: User, role: str, actor: User | None = None) -> Membership:
+    """Make `user` a member, or change a member's role. Raises LastOwner, InvalidField."""
+    _lock(tenant)
+    membership = tenant.memberships.filter(user=user).first() or Membership(user=user, tenant=tenant)
+    if membership.role == Membership.Role.OWNER and role != Membership.Role.OWNER:
+        _check_other_owner(tenant, membership)
+    membership.role = role
+    _saved(membership)
+    _record(tenant, actor, "member.added", user.get_username(), {"role": role})
+    announce("tenant", tenant=tenant.slug)
+    return membership
+
+
+@transaction.atomic
+def remove_member(*, tenant: Tenant, user: User, actor: User | None = None) -> None:
+    """Raises UnknownUser when `user` is no member, LastOwner."""
+    _lock(tenant)
+    membership = tenant.memberships.filter(user=user).first()
+    if membership is None:
+        raise UnknownUser("user", f"a member of {tenant.slug}", user.get_username())
+    if membership.role == Membership.Role.OWNER:
+        _check_other_owner(tenant, membership)
+    membership.delete()
+    _record(tenant, actor, "member.removed", user.get_username())
+    announce("tenant", tenant=tenant.slug)
+
+
+@transaction.atomic
+def issue_api_key(
+    *, tenant: Tenant, name: str, expires_at: datetime | None = None, actor: User | None = None
+) -> tuple[ApiKey, str]:
+    """A new key and its text, which can't be had again. Raises InvalidExpiry, InvalidField."""
+    if expires_at is not None and expires_at <= timezone.now():
+        raise InvalidExpiry("expires_at", "a time to come, or none", expires_at.isoformat())
+    prefix, text = make_key_text()
+    key = _saved(ApiKey(tenant=tenant, name=name, prefix=prefix, digest=key_digest(text), expires_at=expires_at))
+    _record(tenant, actor, "key.issued", prefix, {"name": name})
+    announce("key", tenant=tenant.slug, prefix=prefix)
+    return key, text
+
+
+@transaction.atomic
+def revoke_api_key(*, key: ApiKey, actor: User | None = None) -> ApiKey:
+    """From now on the key opens nothing. Revoking a revoked key changes nothing."""
+    key = ApiKey.objects.select_for_update().select_related("tenant").get(pk=key.pk)
+    if key.revoked_at is None:
+        key.revoked_at = timezone.now()
+        key.save(update_fields=["revoked_at"])
+        _record(key.tenant, actor, "key.revoked", key.prefix, {"name": key.name})
+        announce("key", tenant=key.tenant.slug, prefix=key.prefix)
+    return key
+
+
+@transaction.atomic
+def store_vector(
+    *,
+    tenant: Tenant | None,
+    vector: VectorContent,
+    name: str | None = None,
+    description: str = "",
+    recommended_alpha: float | None = None,
+    recommended_positions: str = "all",
+    source: Mapping[str, Any] | None = None,
+    actor: User | None = None,
+) -> SteeringVector:
+    """Store a vector for a tenant, or for everybody (`tenant` None), under `name` or the vector's own name.
+
+    Storing the same numbers again updates what is said about them and returns the row there was. `source`
+    defaults to the vector's provenance. Raises InvalidSlug, InvalidField.
+    """
+    name = name if name is not None else vector.name
+    _check_slug("name", name)
+    if not vector.base_model:
+        raise InvalidField("base_model", "the name of the model that the vector was made for", "none")
+    if recommended_alpha is not None and not math.isfinite(recommended_alpha):
+        raise InvalidField("recommended_alpha", "a finite number, or none", str(recommended_alpha))
+    if tenant is not None:
+        _lock(tenant)
+    row = SteeringVector.objects.filter(tenant=tenant, digest=vector.digest).first()
+    is_new = row is None
+    row = row or SteeringVector(tenant=tenant, digest=vector.digest)
+    row.name = name
+    row.description = description
+    row.base_model = vector.base_model
+    row.hidden_size = vector.hidden_size
+    row.layers = list(vector.layers)
+    row.norms = {str(layer): norm for layer, norm in vector.norms.items()}
+    row.recommended_alpha = recommended_alpha
+    row.recommended_positions = recommended_positions
+    row.source = dict(vector.provenance if source is None else source)
+    _saved(row)
+    data = write_vector(vector)
+    vector_files.ensure(vector.digest, data)
+    transaction.on_commit(lambda: vector_files.ensure(vector.digest, data))
+    action = "vector.stored" if is_new else "vector.updated"
+    _record(tenant, actor, action, name, {"digest": vector.digest})
+    announce("vector", tenant=tenant.slug if tenant else None, digest=vector.digest)
+    return row
+
+
+@transaction.atomic
+def delete_vector(*, vector: SteeringVector, actor: User | None = None) -> None:
+    """Raises VectorInUse while a draft or any revision, even an old one, is made of it."""
+    vector = SteeringVector.objects.select_for_update(of=("self",)).select_related("tenant").get(pk=vector.pk)
+    if SteeringVector.objects.filter(pk=vector.pk).in_use().exists():
+        raise VectorInUse("vector", "one that no draft or revision uses", vector.name)
+    tenant, digest = vector.tenant, vector.digest
+    vector.delete()
+    transaction.on_commit(lambda: vector_files.remove_unused(digest), robust=True)
+    _record(tenant, actor, "vector.deleted", vector.name, {"digest": digest})
+    announce("vector", tenant=tenant.slug if tenant else None, digest=digest)
+
+
+@transaction.atomic
+def create_persona(
+    *,
+    tenant: Tenant,
+    slug: str,
+    name: str,
+    description: str = "",
+    definition: object = None,
+    actor: User | None = None,
+) -> Persona:
+    """A new persona whose draft is `definition` (JSON; None: does nothing).
+
+    Raises InvalidSlug, NameTaken, InvalidField, InvalidDefinition.
+    """
+    _check_slug("slug", slug)
+    if tenant.personas.filter(slug=slug).exists():
+        raise NameTaken("slug", f"a persona name that is free in {tenant.slug}", slug)
+    draft, vectors = _checked(definition if definition is not None else {}, tenant)
+    persona = Persona(tenant=tenant, slug=slug, name=name, description=description, draft=draft.as_json())
+    _saved(persona)
+    persona.draft_vectors.set(vectors)
+    _record(tenant, actor, "persona.created", persona.model_name)
+    _announce_persona(persona)
+    return persona
+
+
+@transaction.atomic
+def update_persona(
+    *, persona: Persona, name: str | None = None, description: str | None = None, actor: User | None = None
+) -> Persona:
+    """Change what a persona is called, not what it is. Raises InvalidField."""
+    persona = _lock_persona(persona)
+    persona.name = persona.name if name is None else name
+    persona.description = persona.description if description is None else description
+    _saved(persona)
+    _record(persona.tenant, actor, "persona.updated", persona.model_name)
+    _announce_persona(persona)
+    return persona
+
+
+@transaction.atomic
+def save_draft(*, persona: Persona, definition: object, actor: User | None = None) -> Persona:
+    """Replace the draft; what requests get stays as it is. Raises InvalidDefinition."""
+    persona = _lock_persona(persona)
+    draft, vectors = _checked(definition, persona.tenant)
+    persona.draft = draft.as_json()
+    _saved(persona)
+    persona.draft_vectors.set(vectors)
+    _record(persona.tenant, actor, "persona.draft_saved", persona.model_name)
+    _announce_persona(persona)
+    return persona
+
+
+@transaction.atomic
+def publish_persona(*, persona: Persona, actor: User | None = None) -> PersonaRevision:
+    """Make the draft a new revision, which requests get from now on. Raises InvalidDefinition."""
+    persona = _lock_persona(persona)
+    definition, vectors = _checked(persona.draft, persona.tenant)
+    revision = _add_revision(persona, definition, vectors, actor)
+    _record(persona.tenant, actor, "persona.published", str(revision), {"number": revision.number})
+    return revision
+
+
+@transaction.atomic
+def roll_back_persona(*, persona: Persona, number: int, actor: User | None = None) -> PersonaRevision:
+    """Publish a new revision equal to revision `number`; the draft, which is its author's, stays.
+
+    Raises UnknownRevision, InvalidDefinition.
+    """
+    persona = _lock_persona(persona)
+    old = persona.revisions.filter(number=number).first()
+    if old is None:
+        raise UnknownRevision("number", f"a revision of {persona.model_name}", str(number))
+    definition, vectors = _checked(old.definition, persona.tenant)
+    revision = _add_revision(persona, definition, vectors, actor)
+    detail = {"number": revision.number, "equal_to": number}
+    _record(persona.tenant, actor, "persona.rolled_back", str(revision), detail)
+    return revision
+
+
+@transaction.atomic
+def delete_persona(*, persona: Persona, actor: User | None = None) -> None:
+    """Remove a persona and its revisions; its vectors stay."""
+    persona = _lock_persona(persona)
+    _record(persona.tenant, actor, "persona.deleted", persona.model_name)
+    _announce_persona(persona)
+    persona.delete()
+
+
+def _add_revision(
+    persona: Persona, definition: Definition, vectors: list[SteeringVector], actor: User | None
+) -> PersonaRevision:
+    """The next number is free because the persona's row is locked."""
+    latest = persona.revisions.aggregate(number=models.Max("number"))["number"] or 0
+    revision = _saved(
+        PersonaRevision(persona=persona, number=latest + 1, definition=definition.as_json(), created_by=actor)
+    )
+    revision.vectors.set(vectors)
+    persona.published = revision
+    _saved(persona)
+    _announce_persona(persona)
+    return revision
+
+
+def _checked(definition: object, tenant: Tenant) -> tuple[Definition, list[SteeringVector]]:
+    parsed = parse_definition(definition)
+    vectors = find_vectors(parsed, tenant)
+    return name_skills(parsed, vectors), vectors
+
+
+def _lock(tenant: Tenant) -> None:
+    """Let one change at a time happen to what is counted across a tenant's rows."""
+    Tenant.objects.select_for_update().get(pk=tenant.pk)
+
+
+def _lock_persona(persona: Persona) -> Persona:
+    """The persona as it is now, kept from other changes until the transaction ends."""
+    return Persona.objects.select_for_update(of=("self",)).select_related("tenant").get(pk=persona.pk)
+
+
+def _check_other_owner(tenant: Tenant, membership: Membership) -> None:
+    if not tenant.memberships.filter(role=Membership.Role.OWNER).exclude(pk=membership.pk).exists():
+        raise LastOwner("role", f"another owner of {tenant.slug} first", "the last owner")
+
+
+def _check_slug(field: str, slug: str) -> None:
+    if not re.match(SLUG_PATTERN, slug):
+        raise InvalidSlug(field, SLUG_RULE, slug[:80] or "nothing")
+
+
+def _saved(row: Row) -> Row:
+    """Check the model's own rules, save, and return it. Raises InvalidField."""
+    try:
+        row.full_clean()
+    except ValidationError as error:
+        field, messages = next(iter(error.message_dict.items()))
+        found = str(getattr(row, field, ""))[:80]
+        raise InvalidField(field, " ".join(messages), found or "nothing") from None
+    row.save()
+    return row
+
+
+def _record(
+    tenant: Tenant | None,
+    actor: User | None,
+    action: str,
+    target: str,
+    detail: Mapping[str, Any] | None = None,
+) -> None:
+    AuditEvent.objects.create(tenant=tenant, actor=actor, action=action, target=target, detail=dict(detail or {}))
+
+
+def _announce_persona(persona: Persona) -> None:
+    announce("persona", tenant=persona.tenant.slug, persona=persona.slug)
