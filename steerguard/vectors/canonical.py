@@ -68,7 +68,7 @@ def read_vector(source: bytes | str | os.PathLike[str]) -> SteeringVector:
         raise VectorError("file", f"at most {MAX_VECTOR_BYTES} bytes", "more")
     metadata = _read_metadata(data)
     try:
-        tensors = safetensors.deserialize(data)  # type: ignore[no-untyped-call]
+        tensors = safetensors.deserialize(data)
     except safetensors.SafetensorError as error:
         raise VectorError("file", "safetensors", str(error)[:200]) from None
     layers = dict(_read_row(name, tensor) for name, tensor in tensors)

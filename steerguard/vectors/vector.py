@@ -62,8 +62,7 @@ class SteeringVector:
         for block in self.layers:
             _check_integer("block index", block, 0, MAX_BLOCK_INDEX)
         layers = {
-            int(block): _checked_row(block, self.layers[block], self.hidden_size)
-            for block in sorted(self.layers)
+            int(block): _checked_row(block, self.layers[block], self.hidden_size) for block in sorted(self.layers)
         }
         object.__setattr__(self, "hidden_size", int(self.hidden_size))
         object.__setattr__(self, "layers", MappingProxyType(layers))

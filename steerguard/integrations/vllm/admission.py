@@ -1,0 +1,204 @@
+"""The front door: a request's steering is checked here, in the process it enters through, or it doesn't enter.
+
+Lives in the API server, or in the process of an offline `LLM`. Holds its own copy of the registered vectors, so
+that a request for an unknown one is refused before anything is scheduled; an answer is never silently unsteered.
+"""
+
+import contextvars
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from steerguard.blend import (
+    Blend,
+    BlendError,
+    FloatArray,
+    Overdose,
+    check_components,
+    parse_blend,
+    sum_row,
+)
+from steerguard.integrations.vllm.config import PluginConfig
+from steerguard.integrations.vllm.wire import PLAN_KEY, SPEC_KEY, encode_plan
+from steerguard.vectors import SteeringVector
+
+MAX_CACHED_BLENDS = 4096
+ROUNDING_SLACK = 1e-6  # a clamped blend must not be refused for its last bit
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """A blend as it will be applied, and how much of the residual stream it is."""
+
+    blend: Blend
+    plan: list[Any] | None
+    dose: float | None
+    """Highest relative dose over blocks and phases; None while the engine's reference norms aren't known."""
+    clamped_from: float | None = None
+    """The dose that was asked for, where it was scaled down to the limit."""
+
+
+@dataclass
+class Receipt:
+    """What admission noted for the HTTP request at hand, for its response headers."""
+
+    admitted: list[Admitted] = field(default_factory=list)
+
+
+_receipt: contextvars.ContextVar[Receipt | None] = contextvars.ContextVar("steerguard_receipt", default=None)
+
+
+@contextmanager
+def collect_receipt() -> Iterator[Receipt]:
+    """Collects what is admitted inside the block, also in tasks started from it."""
+    receipt = Receipt()
+    token = _receipt.set(receipt)
+    try:
+        yield receipt
+    finally:
+        _receipt.reset(token)
+
+
+class Admission:
+    """Checks blends against one engine: its registered vectors, its shape, its dose limit."""
+
+    def __init__(
+        self,
+        *,
+        num_layers: int,
+        hidden_size: int,
+        dtype_max: float,
+        blend_layers: int,
+        config: PluginConfig,
+    ) -> None:
+        self.num_layers = num_layers
+        self.hidden_size = hidden_size
+        self.dtype_max = dtype_max
+        self.blend_layers = blend_layers
+        self.max_dose = config.max_dose
+        self.vectors: dict[str, SteeringVector] = {}
+        self.norms: dict[int, float] = {}
+        self.refused: dict[str, int] = {}
+        self._lock = threading.Lock()
+        self._cache: OrderedDict[str, Admitted] = OrderedDict()
+
+    def add(self, vector: SteeringVector) -> None:
+        with self._lock:
+            self.vectors = {**self.vectors, vector.digest: vector}
+
+    def discard(self, digest: str) -> SteeringVector | None:
+        """Requests that name the vector are refused from here on."""
+        with self._lock:
+            kept = dict(self.vectors)
+            vector = kept.pop(digest, None)
+            self.vectors = kept
+            self._cache.clear()
+        return vector
+
+    def set_norms(self, norms: Mapping[int, float]) -> None:
+        """Reference norms ‖h‖ per block, against which doses are computed."""
+        with self._lock:
+            self.norms = dict(norms)
+            self._cache.clear()
+
+    def check_vector(self, vector: SteeringVector) -> None:
+        """Raises BlendError unless the vector fits this engine's model."""
+        if vector.hidden_size != self.hidden_size:
+            raise BlendError("hidden_size", f"{self.hidden_size}, this model's", str(vector.hidden_size))
+        deepest = max(vector.layers)
+        if deepest >= self.num_layers:
+            raise BlendError("block index", f"below {self.num_layers}, this model's blocks", str(deepest))
+
+    def admit(self, spec: object) -> Admitted:
+        """What of `spec` will be applied. Raises BlendError (UnknownVector, Overdose) naming the field."""
+        try:
+            key = spec if isinstance(spec, str) else None
+            if key is not None and (hit := self._cache.get(key)) is not None:
+                return hit
+            admitted = self._check(parse_blend(spec))
+        except BlendError as error:
+            reason = type(error).__name__
+            self.refused[reason] = self.refused.get(reason, 0) + 1
+            raise
+        if key is not None:
+            with self._lock:
+                self._cache[key] = admitted
+                while len(self._cache) > MAX_CACHED_BLENDS:
+                    self._cache.popitem(last=False)
+        return admitted
+
+    def admit_into(self, extra_args: dict[str, Any] | None) -> dict[str, Any] | None:
+        """The extra args with the plan of their steering spec in them; whatever plan a client sent is dropped."""
+        if not extra_args or (SPEC_KEY not in extra_args and PLAN_KEY not in extra_args):
+            return extra_args
+        kept = {k: v for k, v in extra_args.items() if k != PLAN_KEY}
+        if (spec := kept.get(SPEC_KEY)) is not None:
+            admitted = self.admit(spec)
+            if admitted.plan is not None:
+                kept[PLAN_KEY] = admitted.plan
+        return kept
+
+    def note(self, spec: object) -> None:
+        """Checks a spec before its response starts, and leaves the result for the response's headers."""
+        admitted = self.admit(spec)
+        if (receipt := _receipt.get()) is not None:
+            receipt.admitted.append(admitted)
+
+    def _check(self, blend: Blend) -> Admitted:
+        check_components(blend.components, self.vectors, self.num_layers)
+        rows = self._rows(blend)
+        for phase, row in rows.items():
+            if len(row) > self.blend_layers:
+                raise BlendError(
+                    f"{SPEC_KEY}.blend",
+                    f"at most {self.blend_layers} blocks steered at once (STEERGUARD_MAX_BLEND_LAYERS, "
+                    "STEERGUARD_BANK_MIB)",
+                    f"{len(row)} in the {phase} phase",
+                )
+        dose = self._dose(rows)
+        limit = min(self.max_dose, blend.max_dose) if blend.max_dose is not None else self.max_dose
+        if dose is not None and dose > limit * (1 + ROUNDING_SLACK):
+            if blend.on_overdose == "clamp" and np.isfinite(dose):
+                scaled = blend.scaled(limit / dose)
+                rows = self._rows(scaled)
+                self._check_finite(rows)
+                return Admitted(scaled, encode_plan(scaled), self._dose(rows), clamped_from=dose)
+            block = max((b for row in rows.values() for b in row), key=lambda b: self._block_dose(rows, b))
+            raise Overdose(f"{SPEC_KEY}.blend", f"a relative dose of at most {limit:g}", f"{dose:.3g} at block {block}")
+        self._check_finite(rows)
+        return Admitted(blend, encode_plan(blend), dose)
+
+    def _rows(self, blend: Blend) -> dict[str, dict[int, FloatArray]]:
+        prompt = sum_row((c for c in blend.components if c.adds_in("prompt")), self.vectors)
+        if blend.prompt_row == blend.response_row:
+            return {"prompt": prompt, "response": prompt}
+        return {
+            "prompt": prompt,
+            "response": sum_row((c for c in blend.components if c.adds_in("response")), self.vectors),
+        }
+
+    def _check_finite(self, rows: Mapping[str, Mapping[int, FloatArray]]) -> None:
+        """A value that the engine's dtype can't hold would leave Inf in KV blocks that others reuse."""
+        for row in rows.values():
+            for block, values in row.items():
+                if not bool(np.all(np.abs(values) <= self.dtype_max)):
+                    raise BlendError(
+                        f"{SPEC_KEY}.blend.alpha",
+                        f"α·v that the engine's dtype can hold (at most {self.dtype_max:.3g})",
+                        f"{float(np.max(np.abs(values))):.3g} at block {block}",
+                    )
+
+    def _dose(self, rows: Mapping[str, Mapping[int, FloatArray]]) -> float | None:
+        if not self.norms:
+            return None
+        blocks = {b for row in rows.values() for b in row}
+        return max((self._block_dose(rows, b) for b in blocks), default=0.0)
+
+    def _block_dose(self, rows: Mapping[str, Mapping[int, FloatArray]], block: int) -> float:
+        norm = max(float(np.linalg.norm(row[block].astype(np.float64))) for row in rows.values() if block in row)
+        return norm / self.norms[block] if block in self.norms else 0.0

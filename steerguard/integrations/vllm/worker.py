@@ -1,0 +1,172 @@
+"""Steering in a worker process: the vectors, the buffers, and each step's row of every token.
+
+One `WorkerSteering` per model runner. It never looks at HTTP or JSON: requests arrive checked and in the compact
+form that `admission.py` put into their sampling parameters.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from steerguard.bank import SteeringBank
+from steerguard.blend import UNSTEERED, FloatArray, sum_row
+from steerguard.integrations.vllm.architectures import find_blocks, stream_of
+from steerguard.integrations.vllm.config import PluginConfig
+from steerguard.integrations.vllm.wire import RequestPlan, plan_of
+from steerguard.vectors import SteeringVector, read_vector
+
+logger = logging.getLogger("vllm.steerguard")
+
+
+@dataclass(frozen=True)
+class EngineShape:
+    """What of the engine's configuration the buffers depend on."""
+
+    num_layers: int
+    hidden_size: int
+    dtype: torch.dtype
+    max_num_seqs: int
+    max_num_tokens: int
+
+
+class WorkerSteering:
+    """Owns the bank of one worker and makes its decoder blocks read from it."""
+
+    def __init__(self, model: nn.Module, shape: EngineShape, device: torch.device, config: PluginConfig) -> None:
+        self.shape = shape
+        self.vectors: dict[str, SteeringVector] = {}
+        blocks = find_blocks(model, shape.num_layers)
+        self.blend_layers = config.blend_layers(
+            num_layers=shape.num_layers,
+            hidden_size=shape.hidden_size,
+            itemsize=shape.dtype.itemsize,
+            max_num_seqs=shape.max_num_seqs,
+        )
+        max_rows = 2 * shape.max_num_seqs
+        self.bank = SteeringBank(
+            blocks=sorted(blocks),
+            hidden_size=shape.hidden_size,
+            max_rows=max_rows,
+            max_slots=max_rows * min(self.blend_layers, len(blocks)),
+            max_tokens=shape.max_num_tokens,
+            dtype=shape.dtype,
+            device=device,
+        )
+        for position, index in enumerate(sorted(blocks)):
+            _steer_block(blocks[index], self.bank, position)
+        logger.info(
+            "SteerGuard steers %d blocks of %s: %d rows, %.1f MiB",
+            len(blocks),
+            type(model).__name__,
+            max_rows,
+            self.bank.bytes_allocated / 2**20,
+        )
+
+    def register(self, payload: bytes) -> None:
+        """Holds the vector of a canonical file. Raises VectorError."""
+        vector = read_vector(payload)
+        self.vectors[vector.digest] = vector
+
+    def remove(self, digest: str) -> None:
+        """Lets go of a vector; rows made of it stay until their space is needed, and only their own requests find them."""
+        self.vectors.pop(digest, None)
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "rows_in_use": self.bank.rows_in_use,
+            "rows_total": self.bank.max_rows,
+            "row_evictions": self.bank.evictions,
+            "bytes_allocated": self.bank.bytes_allocated,
+            "max_blend_layers": self.blend_layers,
+            "vectors": sorted(self.vectors),
+        }
+
+    def prepare_step(
+        self,
+        plans: Sequence[RequestPlan | None],
+        num_computed_tokens: npt.NDArray[np.integer[Any]],
+        num_scheduled_tokens: npt.NDArray[np.integer[Any]],
+        query_offsets: npt.NDArray[np.integer[Any]],
+        num_prompt_tokens: Sequence[int],
+    ) -> None:
+        """Writes the row of each of this step's tokens, making rows that aren't in the bank yet.
+
+        All arguments are in batch order, one entry per request: its plan (None: unsteered), tokens computed before
+        this step, tokens scheduled in it, where they start in the flat batch, and its prompt length. Positions are
+        absolute, so chunks, preemption, resumption and draft tokens don't matter.
+        """
+        total = int(num_scheduled_tokens.sum())
+        row_of_token = np.zeros(total, dtype=np.int32)
+        steered = [(i, plan) for i, plan in enumerate(plans) if plan is not None]
+        if steered:
+            self._place([plan for _, plan in steered])
+            for i, plan in steered:
+                start = int(query_offsets[i])
+                count = int(num_scheduled_tokens[i])
+                # The last prompt token already belongs to the response: it predicts the first answered one.
+                boundary = num_prompt_tokens[i] - 1 - int(num_computed_tokens[i])
+                split = start + min(max(boundary, 0), count)
+                row_of_token[start:split] = self.bank.row(plan.prompt_row)
+                row_of_token[split : start + count] = self.bank.row(plan.response_row)
+        self.bank.write_rows(row_of_token)
+
+    def _place(self, plans: Sequence[RequestPlan]) -> None:
+        missing: dict[str, dict[int, FloatArray]] = {}
+        for plan in plans:
+            for digest, phase in ((plan.prompt_row, "prompt"), (plan.response_row, "response")):
+                if digest != UNSTEERED and digest not in missing and not self.bank.has(digest):
+                    missing[digest] = sum_row(plan.components(phase), self.vectors)
+        if missing:
+            keep = {row for plan in plans for row in (plan.prompt_row, plan.response_row)}
+            self.bank.place(missing, keep)
+
+
+def steering_plan(sampling_params: Any) -> RequestPlan | None:
+    """The plan that admission put into a request's sampling parameters, or None."""
+    return plan_of(sampling_params)
+
+
+def _steer_block(block: nn.Module, bank: SteeringBank, position: int) -> None:
+    """Gives one decoder block its buffers and makes its class use them.
+
+    Buffers, so that torch.compile and CUDA graphs take their addresses as fixed; not persistent, so that they
+    are no part of the checkpoint. The class is patched rather than the object, because that is what dynamo
+    traces; objects without buffers (a draft model's blocks) go the original way.
+    """
+    block.register_buffer("steerguard_bank", bank.bank, persistent=False)
+    block.register_buffer("steerguard_slots", bank.slots[position], persistent=False)
+    block.register_buffer("steerguard_rows", bank.row_of_token, persistent=False)
+    cls = type(block)
+    if "steerguard_forward" not in cls.__dict__:
+        original = cls.forward
+        cls.steerguard_forward = original  # type: ignore[attr-defined]
+        cls.forward = _steered_forward(original, split=stream_of(block) == "split")  # type: ignore[method-assign]
+
+
+def _steered_forward(original: Any, *, split: bool) -> Any:
+    if split:
+
+        def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            output = original(self, *args, **kwargs)
+            if not hasattr(self, "steerguard_bank"):
+                return output
+            hidden_states, residual = output
+            rows = self.steerguard_rows[: residual.shape[0]]
+            return hidden_states, residual + self.steerguard_bank[self.steerguard_slots[rows]]
+
+    else:
+
+        def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            hidden_states = original(self, *args, **kwargs)
+            if not hasattr(self, "steerguard_bank"):
+                return hidden_states
+            rows = self.steerguard_rows[: hidden_states.shape[-2]]
+            return hidden_states + self.steerguard_bank[self.steerguard_slots[rows]]
+
+    return forward
