@@ -1,0 +1,46 @@
+# Everything a person types. `make` alone lists it; the work is done by the Python package deploy/local.
+
+# The first Python that is new enough; override with PYTHON=…
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+PY := .venv/bin/python
+
+.DEFAULT_GOAL := help
+.PHONY: help run install model smoke test test-fast lint format lock clean
+
+help: ## list these commands
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+run: install model ## install what is missing, then run the whole product (Ctrl-C stops it)
+	@$(PY) -m deploy.local.run
+
+install: ## make .venv from the lock
+	@test -n "$(PYTHON)" || { echo "✗ Python 3.11 or newer is needed: run \`sudo apt install python3 python3-venv\`, then this again." >&2; exit 1; }
+	@$(PYTHON) -m deploy.local.install
+
+model: install ## fetch and prepare the demo model
+	@$(PY) -m deploy.local.model
+
+smoke: install model ## start everything in a temporary folder, ask a persona, stop; JSON on the last line
+	@$(PY) -m deploy.local.smoke
+
+test: install model ## every test: real engine, real browser
+	@$(PY) -m pytest
+
+test-fast: install ## the tests that need neither an engine nor a browser
+	@$(PY) -m pytest -m "not engine and not browser and not slow"
+
+lint: install ## ruff and mypy
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy .
+
+format: install ## let ruff rewrite what it can
+	@$(PY) -m ruff check --fix .
+	@$(PY) -m ruff format .
+
+lock: install ## compile the locks again after changing requirements*.txt
+	@$(PY) -m deploy.local.lock
+
+clean: ## remove what was built; DATA_DIR stays
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache build dist *.egg-info

@@ -1,0 +1,127 @@
+"""The one log of `make run`: every process's lines, prefixed, colored and reduced to what a person wants to know.
+
+honcho hands each line to its printer. This one writes all of it to DATA_DIR/logs/<process>.log and shows a readable
+part: a dozen lines of vLLM's start instead of two hundred. VERBOSE=1 shows everything.
+"""
+
+import re
+from collections import deque
+from io import TextIOWrapper
+from pathlib import Path
+from typing import IO
+
+from honcho.printer import Message, Printer
+
+SYSTEM = "system"
+TAIL_LINES = 12
+# Lines of our own in a process that is otherwise somebody else's program.
+OWN_LINE = "steerguard: "
+
+_VLLM_LINE = re.compile(
+    r"^\((?P<process>[\w-]+) pid=\d+\) (?P<level>[A-Z]+) \d\d-\d\d [\d:]+ \[(?P<file>[\w./]+):\d+\] ?(?P<text>.*)$"
+)
+_VLLM_NEWS: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"^Starting to load model"), "loading the weights"),
+    (re.compile(r"^Loading weights took (?P<s>[\d.]+) seconds"), "weights loaded in {s} s"),
+    (re.compile(r"^Warming up model for the compilation"), "compiling; about a minute the first time"),
+    (re.compile(r"^[GC]PU KV cache size: (?P<tokens>[\d,]+) tokens"), "room for {tokens} tokens of KV cache"),
+    (re.compile(r"^init engine .* took (?P<s>[\d.]+) s"), "engine core up, warmed in {s} s"),
+)
+_FAILURE = re.compile(r"Traceback \(most recent call last\)|^\s+File \"|\w(Error|Exception)\b|\bKilled\b|\bFATAL\b")
+_VALKEY_LINE = re.compile(r"^\d+:[A-Z] \d+ \w+ \d+ [\d:.]+ (?P<mark>[*#.-]) (?P<text>.*)$")
+_CLOCK = re.compile(r"^\d\d:\d\d:\d\d ")
+_UVICORN_LINE = re.compile(r"^INFO:\s+")
+_DULL = re.compile(
+    r"^\s*$|Started server process|Waiting for application|Application startup|Uvicorn running|Shutting down"
+    r"|Finished server process|^\s+warnings\.warn\(|(Deprecation|Future|User)Warning: "
+)
+
+
+def readable(process: str, line: str) -> str | None:
+    """What to show of one line of a process, or None when it belongs in the file only."""
+    if line.startswith(OWN_LINE):
+        return line.removeprefix(OWN_LINE)
+    if process == "engine":
+        return _readable_vllm(line)
+    if process == "valkey":
+        return _readable_valkey(line)
+    if _DULL.search(line):
+        return None
+    return _UVICORN_LINE.sub("", _CLOCK.sub("", line))
+
+
+def _readable_vllm(line: str) -> str | None:
+    found = _VLLM_LINE.match(line)
+    if found is None:
+        return line if _FAILURE.search(line) else None
+    text = found["text"]
+    if found["level"] in ("ERROR", "CRITICAL"):
+        return text
+    if "steerguard" in found["file"] or text.lower().startswith("steerguard"):
+        return text
+    for pattern, news in _VLLM_NEWS:
+        if said := pattern.search(text):
+            return news.format(**said.groupdict())
+    return None
+
+
+def _readable_valkey(line: str) -> str | None:
+    found = _VALKEY_LINE.match(line)
+    if found is None:
+        return line if _FAILURE.search(line) else None
+    if found["text"].startswith("Ready to accept connections"):
+        return "ready"
+    # The kernel setting it asks for matters to servers with much data, not here.
+    return found["text"] if found["mark"] == "#" and "overcommit" not in found["text"] else None
+
+
+class LogPrinter(Printer):  # type: ignore[misc]  # honcho has no types
+    """honcho's printer with a file per process, the filter above, and a memory for how things end."""
+
+    def __init__(self, output: IO[str], folder: Path, *, verbose: bool) -> None:
+        super().__init__(output)
+        self.folder = folder
+        self.verbose = verbose
+        self.stopping = False
+        self.first_stopped: tuple[str, int] | None = None
+        self._files: dict[str, TextIOWrapper] = {}
+        self._tails: dict[str, deque[str]] = {}
+
+    def write(self, message: Message) -> None:
+        """Record and perhaps show one message: some lines of one process, or of honcho itself."""
+        data = message.data.decode(errors="replace") if isinstance(message.data, bytes) else message.data
+        for line in data.splitlines():
+            if message.name == SYSTEM:
+                shown = self._hear(line)
+            else:
+                self._record(message.name, line)
+                shown = None if self.stopping else line if self.verbose else readable(message.name, line)
+            if shown is not None:
+                super().write(message._replace(data=shown))
+
+    def tail(self, process: str) -> list[str]:
+        """The last lines of a process, whether shown or not."""
+        return list(self._tails.get(process, ()))
+
+    def _record(self, process: str, line: str) -> None:
+        if process not in self._files:
+            self._files[process] = (self.folder / f"{process}.log").open("w", buffering=1)
+            self._tails[process] = deque(maxlen=TAIL_LINES)
+        self._files[process].write(line + "\n")
+        if line.strip():
+            self._tails[process].append(line)
+
+    def _hear(self, line: str) -> str | None:
+        """honcho tells only its printer what happens, in words: note how it ends, reword the rest."""
+        if line.endswith(" received"):
+            self.stopping = True
+            return "stopping; this takes a few seconds"
+        if stopped := re.match(r"(?P<name>\w+) stopped \(rc=(?P<code>-?\d+)\)", line):
+            if not self.stopping:
+                self.stopping = True
+                self.first_stopped = (stopped["name"], int(stopped["code"]))
+                return f"{stopped['name']} has stopped by itself; stopping the others"
+            return f"{stopped['name']} stopped"
+        if re.match(r"sending SIG", line):
+            return None
+        return line

@@ -1,0 +1,41 @@
+"""Brings the database to the state the product starts from: schema, demo content, the engine's row.
+
+A process of its own (`python -m deploy.local.prepare`), because the runner itself stays free of Django: it forks.
+"""
+
+import io
+import sys
+
+import django
+from django.core.management import call_command
+from django.db import OperationalError
+
+from deploy.local.problem import Problem, explained
+from deploy.local.progress import Steps, heading
+
+
+@explained
+def main() -> int:
+    """Migrate, seed, register."""
+    django.setup()
+    heading("Preparing the database")
+    steps = Steps(total=3)
+    with steps.step("Schema") as step:
+        said = io.StringIO()
+        try:
+            call_command("migrate", interactive=False, verbosity=1, stdout=said)
+        except OperationalError as error:
+            first_line = str(error).strip().splitlines()[0]
+            raise Problem(f"The database can't be used ({first_line}): check DATABASE_URL.") from error
+        applied = said.getvalue().count("  Applying ")
+        step.result = f"{applied} migrations applied" if applied else "up to date"
+    print("      Demo content: vectors from contrastive pairs, tenants, personas", flush=True)
+    steps.done += 1
+    call_command("seed_demo")
+    with steps.step("Engine"):
+        call_command("register_engine", stdout=io.StringIO())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

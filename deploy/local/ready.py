@@ -1,0 +1,162 @@
+"""Watches a start until a persona answers, then says how to use what runs.
+
+"Ready" is what the person came for: a steered completion through the public API with the demo's key, which needs the
+pages, the engine, the reconciler and the vectors. DATA_DIR/run/ready.json then says the same to programs.
+"""
+
+import json
+import shlex
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console, Group
+from rich.panel import Panel
+from rich.text import Text
+
+from deploy.local.environment import Environment
+
+POLL_S = 0.3
+DEMO_QUESTION = "How was your day?"
+
+
+@dataclass(frozen=True)
+class Access:
+    """How the running product is used."""
+
+    url: str
+    user: str
+    password: str
+    api_key: str
+    persona: str
+    base_model: str
+    started_in_s: float
+
+
+def ready_path(environment: Environment) -> Path:
+    """The file that appears when a persona answers."""
+    return environment.data_dir / "run" / "ready.json"
+
+
+class ReadyWatch:
+    """A thread that waits for each part in turn and reports it once."""
+
+    def __init__(self, environment: Environment, started: float) -> None:
+        self._environment = environment
+        self._started = started
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        ready_path(environment).unlink(missing_ok=True)
+
+    def start(self) -> None:
+        """Begin watching."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop watching; nothing is said from here on."""
+        self._stopped.set()
+
+    def _watch(self) -> None:
+        environment = self._environment
+        if not self._await(f"{environment.url}/healthz"):
+            return
+        print(f"Pages are up at {environment.url} · the engine needs a little longer", flush=True)
+        if not self._await(f"{environment.engine_url}/health"):
+            return
+        while not self._stopped.is_set():
+            access = read_access(environment, started_in_s=time.monotonic() - self._started)
+            if access is not None and _answers(access):
+                break
+            self._stopped.wait(POLL_S)
+        else:
+            return
+        access = read_access(environment, started_in_s=time.monotonic() - self._started)
+        assert access is not None
+        descriptor = ready_path(environment)
+        descriptor.touch(mode=0o600)
+        descriptor.write_text(json.dumps(asdict(access)))
+        show(access)
+
+    def _await(self, url: str) -> bool:
+        while not self._stopped.is_set():
+            try:
+                with urllib.request.urlopen(url, timeout=2) as answer:  # noqa: S310 -- http by construction
+                    if answer.status == 200:
+                        return True
+            except OSError:
+                pass
+            self._stopped.wait(POLL_S)
+        return False
+
+
+def read_access(environment: Environment, *, started_in_s: float) -> Access | None:
+    """What seed_demo left in DATA_DIR/demo-credentials.json, or None when it isn't there."""
+    try:
+        said: dict[str, Any] = json.loads((environment.data_dir / "demo-credentials.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return Access(
+        url=environment.url,
+        user=said["user"],
+        password=said["password"],
+        api_key=said["api_key"],
+        persona=said["persona"],
+        base_model=environment.served_model_name,
+        started_in_s=round(started_in_s, 1),
+    )
+
+
+def curl_line(access: Access) -> str:
+    """A command that prints a steered answer as it is made, when pasted into a shell."""
+    body = json.dumps(
+        {
+            "model": access.persona,
+            "messages": [{"role": "user", "content": DEMO_QUESTION}],
+            "max_tokens": 60,
+            "stream": True,
+        }
+    )
+    return (
+        f"curl -N {access.url}/v1/chat/completions \\\n"
+        f"  -H 'Authorization: Bearer {access.api_key}' -H 'Content-Type: application/json' \\\n"
+        f"  -d {shlex.quote(body)}"
+    )
+
+
+def show(access: Access) -> None:
+    """Print the box that says where everything is, and below it, unboxed for pasting, the curl line."""
+    rows = Text()
+    for label, value in (
+        ("Open", access.url),
+        ("Log in", f"{access.user} / {access.password}"),
+        ("API key", access.api_key),
+        ("Persona", f"{access.persona}   (unsteered: {access.base_model})"),
+        ("Stop", "Ctrl-C"),
+    ):
+        rows.append(f"{label:<9}", style="bold")
+        rows.append(f"{value}\n")
+    console = Console(file=sys.stdout, highlight=False)
+    title = f"SteerGuard is ready · {access.started_in_s:.0f} s"
+    console.print()
+    console.print(Panel(Group(rows, Text("Ask it from another terminal:")), title=title, border_style="green"))
+    print(curl_line(access) + "\n", flush=True)
+
+
+def _answers(access: Access) -> bool:
+    """Whether the persona answers one short request."""
+    body = {"model": access.persona, "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1}
+    request = urllib.request.Request(  # noqa: S310 -- http by construction
+        f"{access.url}/v1/chat/completions",
+        data=json.dumps(body).encode(),
+        headers={"Authorization": f"Bearer {access.api_key}", "Content-Type": "application/json"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:  # noqa: S310
+            return int(answer.status) == 200
+    except OSError:
+        return False

@@ -1,0 +1,63 @@
+"""`make run`: check, prepare, start everything, say when a persona answers, and stop everything again."""
+
+import subprocess
+import sys
+import time
+
+from deploy.local import preflight
+from deploy.local.environment import ROOT, Environment, read_environment
+from deploy.local.log import LogPrinter
+from deploy.local.problem import Problem, explained, print_problem
+from deploy.local.processes import Runner
+from deploy.local.ready import ReadyWatch
+from deploy.local.valkey import running_valkey
+
+STOPPED_BY_PERSON = (130, 143)  # honcho's exit codes after SIGINT and SIGTERM
+
+
+@explained
+def main() -> int:
+    """Run the product until it is stopped."""
+    started = time.monotonic()
+    environment = read_environment()
+    preflight.check(environment)
+    with running_valkey(environment):
+        prepare(environment)
+    printer = LogPrinter(sys.stdout, environment.logs, verbose=environment.verbose)
+    watch = ReadyWatch(environment, started)
+    print(f"\nStarting · full logs in {environment.logs} · Ctrl-C stops everything", flush=True)
+    runner = Runner(environment, printer, on_start=watch.start)
+    try:
+        runner.loop()
+    finally:
+        watch.stop()
+    if runner.returncode in STOPPED_BY_PERSON and printer.first_stopped is None:
+        print("Everything has stopped.", flush=True)
+        return 0
+    return explain_stop(environment, printer)
+
+
+def prepare(environment: Environment) -> None:
+    """Migrate, seed and register, in a process of its own.
+
+    Raises:
+        Problem: it failed; what it printed says why.
+    """
+    command = [sys.executable, "-m", "deploy.local.prepare"]
+    if subprocess.run(command, cwd=ROOT, env=environment.for_children(), check=False).returncode != 0:
+        raise Problem("The database could not be prepared, for the reason above.")
+
+
+def explain_stop(environment: Environment, printer: LogPrinter) -> int:
+    """Say which process stopped by itself, with its last lines."""
+    name, code = printer.first_stopped or ("a process", 1)
+    print(f"\nThe last lines of {name}:", file=sys.stderr)
+    for line in printer.tail(name):
+        print(f"    {line}", file=sys.stderr)
+    how = f"was killed by signal {-code}" if code < 0 else f"stopped with exit code {code}"
+    print_problem(f"{name} {how}, so everything was stopped. All it said: {environment.logs / name}.log")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
