@@ -17,7 +17,7 @@ from channels.auth import AuthMiddlewareStack  # noqa: E402
 from channels.routing import URLRouter  # noqa: E402
 from channels.security.websocket import AllowedHostsOriginValidator  # noqa: E402
 
-from inference.gateway.app import app as gateway_app  # noqa: E402
+from inference.gateway.app import application as gateway_app  # noqa: E402
 from inference.routing import websocket_urlpatterns  # noqa: E402
 
 Receive = Callable[[], Awaitable[Any]]

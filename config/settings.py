@@ -191,7 +191,13 @@ LOGGING = {
             "foreign_pre_chain": _log_processors,
             "processors": [
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                structlog.dev.ConsoleRenderer(colors=False, pad_event_to=0, pad_level=False),
+                structlog.dev.ConsoleRenderer(
+                    colors=False,
+                    pad_event_to=0,
+                    pad_level=False,
+                    # The default prints local variables, secrets included.
+                    exception_formatter=structlog.dev.plain_traceback,
+                ),
             ],
         }
     },
@@ -201,6 +207,7 @@ LOGGING = {
         # Django's own handlers would print a line twice; its request lines carry query strings.
         "django": {"handlers": [], "propagate": True},
         "django.request": {"level": "ERROR"},
+        "django.dispatch": {"level": "CRITICAL"},  # personas.changes logs its receivers' failures in a line
         "django.server": {"handlers": [], "level": "WARNING", "propagate": True},
         # Two lines for every reconcile tick; the reconciler logs when something changes.
         "celery.app.trace": {"level": "WARNING"},

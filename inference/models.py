@@ -42,6 +42,7 @@ class Engine(models.Model):
 
     status = models.CharField(max_length=12, choices=Status.choices, default=Status.UNKNOWN, editable=False)
     status_detail = models.CharField(max_length=300, blank=True, editable=False)
+    base_model = models.CharField(max_length=300, blank=True, editable=False)
     boot_id = models.CharField(max_length=100, blank=True, editable=False)
     hidden_size = models.PositiveIntegerField(null=True, blank=True, editable=False)
     num_layers = models.PositiveIntegerField(null=True, blank=True, editable=False)

@@ -1,5 +1,209 @@
-"""Bringing engines to the desired state."""
+"""Bringing an engine to the desired state: every vector that a persona of its base model is made of is there.
+
+One pass looks at the engine, sends what is missing, removes what it put there and nobody wants any more, and
+stores what it found. An engine that restarted has a new boot id and no vectors, so everything is missing and
+is sent again. A pass never raises because of an engine: whatever is wrong with it becomes its status, and the
+next pass, seconds later, tries again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+import structlog
+from asgiref.sync import async_to_sync, sync_to_async
+from django.utils import timezone
+
+from inference import secret_text
+from inference.engine_client import (
+    EngineClient,
+    EngineError,
+    EngineMalformed,
+    EngineNotListening,
+    EngineRefused,
+    EngineState,
+    VectorBusy,
+    connect,
+)
+from inference.models import Engine
+from inference.services import Observation, note_placed, record_observation
+from personas import vector_files
+from personas.changes import valkey
+from personas.models import SteeringVector
+
+log = structlog.get_logger("engines")
+
+# A pass starts nothing new after its budget and is cut off at its limit; its lock outlasts both.
+PASS_BUDGET_S = 30.0
+PASS_LIMIT_S = 45.0
+LOCK_S = 60.0
+# For so long after its registration, an engine that doesn't listen yet is thought to be loading its model.
+STARTING_GRACE = timedelta(minutes=15)
 
 
-def reconcile_engines() -> None:
-    """Bring every enabled engine to the desired state."""
+@dataclass(frozen=True)
+class WantedVector:
+    """A vector that has to be on the engine."""
+
+    digest: str
+    name: str
+    layers: tuple[int, ...]
+    hidden_size: int
+
+    def fits(self, state: EngineState) -> bool:
+        return self.hidden_size == state.hidden_size and max(self.layers) < state.num_layers
+
+
+def reconcile_exclusively(pk: int, *, on_change: bool) -> None:
+    """One pass over the engine, unless one is under way, which then is followed by another if `on_change`."""
+    lock = valkey().lock(f"steerguard:reconcile:{pk}", timeout=LOCK_S)
+    again = f"steerguard:reconcile:{pk}:again"
+    if not lock.acquire(blocking=False):
+        if on_change:
+            valkey().set(again, 1, ex=int(LOCK_S))
+        return
+    try:
+        valkey().delete(again)
+        engine = Engine.objects.filter(pk=pk, enabled=True).first()
+        if engine is not None:
+            async_to_sync(reconcile)(engine)
+    finally:
+        if lock.owned():
+            lock.release()
+    if valkey().getdel(again):
+        reconcile_exclusively(pk, on_change=True)
+
+
+async def reconcile(engine: Engine) -> Observation:
+    """One pass over the engine; what it found, which is also stored. Doesn't raise because of the engine."""
+    try:
+        async with asyncio.timeout(PASS_LIMIT_S), connect(engine.url, engine.api_key) as client:
+            observation = await _bring(engine, client)
+    except (EngineError, TimeoutError, secret_text.Unreadable) as error:
+        observation = _explain(engine, error)
+    await sync_to_async(record_observation)(engine=engine, observation=observation)
+    return observation
+
+
+async def _bring(engine: Engine, client: EngineClient) -> Observation:
+    """Look, send, remove. Raises EngineError."""
+    state = await client.state()
+    seen = Observation(
+        status=Engine.Status.READY,
+        answered=True,
+        boot_id=state.boot_id,
+        base_model=state.model,
+        hidden_size=state.hidden_size,
+        num_layers=state.num_layers,
+    )
+    if engine.expected_base_model not in ("", state.model):
+        detail = f"serves {state.model}, but was registered to serve {engine.expected_base_model}"
+        return replace(seen, status=Engine.Status.INCOMPATIBLE, detail=detail)
+
+    wanted = await sync_to_async(wanted_vectors)(state.model)
+    fitting = {digest: vector for digest, vector in wanted.items() if vector.fits(state)}
+    if wanted and not fitting:
+        detail = (
+            f"its {state.model} has hidden size {state.hidden_size} and {state.num_layers} layers: "
+            "no vector made for that model fits"
+        )
+        return replace(seen, status=Engine.Status.INCOMPATIBLE, detail=detail)
+
+    present = await client.vector_digests()
+    restarted = state.boot_id != engine.boot_id
+    placed = present & set(() if restarted else engine.placed_digests)
+    placed -= await _remove(client, placed - wanted.keys())
+    missing = [vector for digest, vector in sorted(fitting.items()) if digest not in present]
+    await sync_to_async(note_placed)(
+        engine=engine, boot_id=state.boot_id, digests=placed | {vector.digest for vector in missing}
+    )
+    was_ready = engine.status == Engine.Status.READY and not restarted
+    if missing and not was_ready:
+        sending = replace(seen, status=Engine.Status.STARTING, detail=f"sending {_count(len(missing))}")
+        await sync_to_async(record_observation)(engine=engine, observation=sending)
+    unsent, refused = await _send(client, missing)
+    if unsent:
+        # An engine in service stays so: a tenant that adds many vectors doesn't stop the others.
+        status = Engine.Status.READY if was_ready else Engine.Status.STARTING
+        return replace(seen, status=status, detail=f"sending {_count(len(unsent))}")
+
+    unplaceable = sorted({*refused, *(wanted.keys() - fitting.keys())})
+    if unplaceable:
+        log.warning("vectors can't be placed", engine=engine.name, digests=unplaceable)
+        # Only the personas made of them suffer, and fail closed: the engine refuses a digest that it lacks.
+        return replace(seen, detail=f"{_count(len(unplaceable))} can't be placed there")
+    return seen
+
+
+async def _remove(client: EngineClient, digests: set[str]) -> set[str]:
+    """Those that are gone; one that a request still uses is left for a later pass."""
+    gone = set()
+    for digest in sorted(digests):
+        with contextlib.suppress(VectorBusy):
+            await client.delete_vector(digest)
+            gone.add(digest)
+    return gone
+
+
+async def _send(client: EngineClient, vectors: list[WantedVector]) -> tuple[list[str], list[str]]:
+    """Digests for which there was no time, and those that can't be placed however often one tries."""
+    deadline_s = asyncio.get_running_loop().time() + PASS_BUDGET_S
+    refused: list[str] = []
+    for index, vector in enumerate(vectors):
+        if asyncio.get_running_loop().time() > deadline_s:
+            return [late.digest for late in vectors[index:]], refused
+        try:
+            data = await asyncio.to_thread(vector_files.path_of(vector.digest).read_bytes)
+            await client.put_vector(vector.digest, data, name=vector.name)
+        except FileNotFoundError:
+            log.error("vector file is missing", digest=vector.digest)
+            refused.append(vector.digest)
+        except EngineRefused as error:
+            if error.status not in (400, 409, 413):
+                raise
+            log.error("engine refuses a vector", digest=vector.digest, error=str(error))
+            refused.append(vector.digest)
+    return [], refused
+
+
+def wanted_vectors(base_model: str) -> dict[str, WantedVector]:
+    """By digest, the vectors of every draft and revision for this base model, whichever tenant's they are."""
+    rows = SteeringVector.objects.filter(base_model=base_model).in_use()
+    return {row.digest: WantedVector(row.digest, row.name, tuple(row.layers), row.hidden_size) for row in rows}
+
+
+def _explain(engine: Engine, error: Exception) -> Observation:
+    """What a failed pass says about the engine. The engine's own words stay in the log: they may name vectors."""
+    match error:
+        case EngineNotListening() if _may_be_starting(engine):
+            return Observation(status=Engine.Status.STARTING, detail="loading the model, which takes a minute or two")
+        case EngineRefused(status=401 | 403):
+            return Observation(status=Engine.Status.INCOMPATIBLE, detail="refuses the key that it was registered with")
+        case EngineRefused(status=404):
+            return Observation(
+                status=Engine.Status.INCOMPATIBLE,
+                detail="answers, but has no SteerGuard plugin (is it named in VLLM_PLUGINS?)",
+            )
+        case EngineRefused():
+            log.warning("engine answers with an error", engine=engine.name, error=str(error))
+            return Observation(status=Engine.Status.UNREACHABLE, detail=f"answers with an error (HTTP {error.status})")
+        case EngineMalformed():
+            return Observation(status=Engine.Status.INCOMPATIBLE, detail=str(error))
+        case TimeoutError():
+            return Observation(
+                status=Engine.Status.UNREACHABLE, detail=f"too slow: not done within {PASS_LIMIT_S:.0f} s"
+            )
+        case _:
+            return Observation(status=Engine.Status.UNREACHABLE, detail=str(error))
+
+
+def _may_be_starting(engine: Engine) -> bool:
+    seen_since = engine.last_seen_at is not None and engine.last_seen_at >= engine.registered_at
+    return not seen_since and timezone.now() < engine.registered_at + STARTING_GRACE
+
+
+def _count(number: int) -> str:
+    return "1 vector" if number == 1 else f"{number} vectors"

@@ -1,11 +1,19 @@
-"""Celery tasks: thin wrappers."""
+"""Celery tasks: thin wrappers round inference/reconcile.py."""
 
 from celery import shared_task
 
 from inference import reconcile
+from inference.models import Engine
 
 
-@shared_task
-def reconcile_engines() -> None:
-    """Bring every enabled engine to the desired state."""
-    reconcile.reconcile_engines()
+@shared_task  # type: ignore[untyped-decorator]
+def reconcile_engines(on_change: bool = False) -> None:
+    """One task per enabled engine, so that one that hangs delays no other."""
+    for pk in Engine.objects.filter(enabled=True).values_list("pk", flat=True):
+        reconcile_engine.apply_async(args=[pk], kwargs={"on_change": on_change}, expires=60)
+
+
+@shared_task  # type: ignore[untyped-decorator]
+def reconcile_engine(pk: int, on_change: bool = False) -> None:
+    """Bring one engine to the desired state, unless that is being done."""
+    reconcile.reconcile_exclusively(pk, on_change=on_change)

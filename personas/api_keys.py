@@ -16,7 +16,6 @@ from personas.models import ApiKey
 
 PREFIX_CHARS = 8
 PREFIX_ALPHABET = string.ascii_lowercase + string.digits
-MAX_KEY_CHARS = 200
 
 _KEY = re.compile(rf"sg_([a-z0-9]{{{PREFIX_CHARS}}})_[A-Za-z0-9_-]{{20,120}}")
 _NO_DIGEST = "0" * 64
@@ -28,10 +27,16 @@ def make_key_text() -> tuple[str, str]:
     return prefix, f"sg_{prefix}_{secrets.token_urlsafe(32)}"
 
 
-def key_digest(text: str) -> str:
+def digest_of(text: str) -> str:
     """What is stored of a key: HMAC-SHA256, hex."""
     secret = b"steerguard api key v1:" + settings.SECRET_KEY.encode()
     return hmac.new(secret, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+
+
+def split_key(text: str) -> str | None:
+    """The prefix in a key's text; None when the text can't be a key."""
+    match = _KEY.fullmatch(text)
+    return match[1] if match else None
 
 
 def find_api_key(text: str) -> ApiKey | None:
@@ -39,7 +44,7 @@ def find_api_key(text: str) -> ApiKey | None:
 
     An unknown prefix costs a comparison too, so timing doesn't tell which prefixes exist.
     """
-    match = _KEY.fullmatch(text[:MAX_KEY_CHARS])
-    key = ApiKey.objects.select_related("tenant").filter(prefix=match[1]).first() if match else None
-    proven = hmac.compare_digest(key_digest(text), key.digest if key else _NO_DIGEST)
+    prefix = split_key(text)
+    key = ApiKey.objects.select_related("tenant").filter(prefix=prefix).first() if prefix else None
+    proven = hmac.compare_digest(digest_of(text), key.digest if key else _NO_DIGEST)
     return key if key is not None and proven and key.is_valid() else None

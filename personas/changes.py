@@ -41,7 +41,9 @@ def _publish(kind: Kind, subject: dict[str, str | int | None]) -> None:
     try:
         valkey().publish(CHANNEL, json.dumps({"kind": kind, **subject}))
     except redis.RedisError as error:
+        # What receivers do needs Valkey too: they would each wait for it in vain.
         log.warning("change not announced", kind=kind, error=str(error))
+        return
     for _receiver, failure in changed.send_robust(sender=None, kind=kind, subject=subject):
         if failure is not None:
             log.warning("change not acted upon", kind=kind, error=repr(failure))

@@ -7,24 +7,22 @@ a command. What is asked wrongly raises a Refusal (personas/errors.py) and chang
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from django.contrib.auth.models import User
-from django.core.exceptions import ValidationError
 from django.db import models, transaction
 from django.utils import timezone
 
 from personas import vector_files
-from personas.api_keys import key_digest, make_key_text
+from personas.api_keys import digest_of, make_key_text
+from personas.audit import record
 from personas.changes import announce
 from personas.definition import Definition, find_vectors, name_skills, parse_definition
 from personas.errors import (
     InvalidExpiry,
     InvalidField,
-    InvalidSlug,
     LastOwner,
     NameTaken,
     UnknownRevision,
@@ -32,33 +30,29 @@ from personas.errors import (
     VectorInUse,
 )
 from personas.models import (
-    SLUG_PATTERN,
-    SLUG_RULE,
     ApiKey,
-    AuditEvent,
     Membership,
     Persona,
     PersonaRevision,
     SteeringVector,
     Tenant,
 )
+from personas.validation import check_slug, saved
 from steerguard.vectors import SteeringVector as VectorContent
 from steerguard.vectors import write_vector
-
-Row = TypeVar("Row", bound=models.Model)
 
 
 @transaction.atomic
 def create_tenant(*, slug: str, name: str, owner: User | None = None, actor: User | None = None) -> Tenant:
     """A new tenant, with its first owner if one is named. Raises InvalidSlug, NameTaken, InvalidField."""
-    _check_slug("slug", slug)
+    check_slug("slug", slug)
     if Tenant.objects.filter(slug=slug).exists():
         raise NameTaken("slug", "a tenant name that is free", slug)
-    tenant = _saved(Tenant(slug=slug, name=name))
+    tenant = saved(Tenant(slug=slug, name=name))
     if owner is not None:
-        _saved(Membership(user=owner, tenant=tenant, role=Membership.Role.OWNER))
+        saved(Membership(user=owner, tenant=tenant, role=Membership.Role.OWNER))
     detail = {"owner": owner.get_username()} if owner else {}
-    _record(tenant, actor, "tenant.created", slug, detail)
+    record(tenant, actor, "tenant.created", slug, detail)
     announce("tenant", tenant=slug)
     return tenant
 
@@ -71,8 +65,8 @@ def add_member(*, tenant: Tenant, user: User, role: str, actor: User | None = No
     if membership.role == Membership.Role.OWNER and role != Membership.Role.OWNER:
         _check_other_owner(tenant, membership)
     membership.role = role
-    _saved(membership)
-    _record(tenant, actor, "member.added", user.get_username(), {"role": role})
+    saved(membership)
+    record(tenant, actor, "member.added", user.get_username(), {"role": role})
     announce("tenant", tenant=tenant.slug)
     return membership
 
@@ -87,7 +81,7 @@ def remove_member(*, tenant: Tenant, user: User, actor: User | None = None) -> N
     if membership.role == Membership.Role.OWNER:
         _check_other_owner(tenant, membership)
     membership.delete()
-    _record(tenant, actor, "member.removed", user.get_username())
+    record(tenant, actor, "member.removed", user.get_username())
     announce("tenant", tenant=tenant.slug)
 
 
@@ -99,8 +93,8 @@ def issue_api_key(
     if expires_at is not None and expires_at <= timezone.now():
         raise InvalidExpiry("expires_at", "a time to come, or none", expires_at.isoformat())
     prefix, text = make_key_text()
-    key = _saved(ApiKey(tenant=tenant, name=name, prefix=prefix, digest=key_digest(text), expires_at=expires_at))
-    _record(tenant, actor, "key.issued", prefix, {"name": name})
+    key = saved(ApiKey(tenant=tenant, name=name, prefix=prefix, digest=digest_of(text), expires_at=expires_at))
+    record(tenant, actor, "key.issued", prefix, {"name": name})
     announce("key", tenant=tenant.slug, prefix=prefix)
     return key, text
 
@@ -112,7 +106,7 @@ def revoke_api_key(*, key: ApiKey, actor: User | None = None) -> ApiKey:
     if key.revoked_at is None:
         key.revoked_at = timezone.now()
         key.save(update_fields=["revoked_at"])
-        _record(key.tenant, actor, "key.revoked", key.prefix, {"name": key.name})
+        record(key.tenant, actor, "key.revoked", key.prefix, {"name": key.name})
         announce("key", tenant=key.tenant.slug, prefix=key.prefix)
     return key
 
@@ -135,7 +129,7 @@ def store_vector(
     defaults to the vector's provenance. Raises InvalidSlug, InvalidField.
     """
     name = name if name is not None else vector.name
-    _check_slug("name", name)
+    check_slug("name", name)
     if not vector.base_model:
         raise InvalidField("base_model", "the name of the model that the vector was made for", "none")
     if recommended_alpha is not None and not math.isfinite(recommended_alpha):
@@ -154,12 +148,12 @@ def store_vector(
     row.recommended_alpha = recommended_alpha
     row.recommended_positions = recommended_positions
     row.source = dict(vector.provenance if source is None else source)
-    _saved(row)
+    saved(row)
     data = write_vector(vector)
     vector_files.ensure(vector.digest, data)
     transaction.on_commit(lambda: vector_files.ensure(vector.digest, data))
     action = "vector.stored" if is_new else "vector.updated"
-    _record(tenant, actor, action, name, {"digest": vector.digest})
+    record(tenant, actor, action, name, {"digest": vector.digest})
     announce("vector", tenant=tenant.slug if tenant else None, digest=vector.digest)
     return row
 
@@ -173,7 +167,7 @@ def delete_vector(*, vector: SteeringVector, actor: User | None = None) -> None:
     tenant, digest = vector.tenant, vector.digest
     vector.delete()
     transaction.on_commit(lambda: vector_files.remove_unused(digest), robust=True)
-    _record(tenant, actor, "vector.deleted", vector.name, {"digest": digest})
+    record(tenant, actor, "vector.deleted", vector.name, {"digest": digest})
     announce("vector", tenant=tenant.slug if tenant else None, digest=digest)
 
 
@@ -191,14 +185,15 @@ def create_persona(
 
     Raises InvalidSlug, NameTaken, InvalidField, InvalidDefinition.
     """
-    _check_slug("slug", slug)
+    check_slug("slug", slug)
+    _lock(tenant)
     if tenant.personas.filter(slug=slug).exists():
         raise NameTaken("slug", f"a persona name that is free in {tenant.slug}", slug)
     draft, vectors = _checked(definition if definition is not None else {}, tenant)
     persona = Persona(tenant=tenant, slug=slug, name=name, description=description, draft=draft.as_json())
-    _saved(persona)
+    saved(persona)
     persona.draft_vectors.set(vectors)
-    _record(tenant, actor, "persona.created", persona.model_name)
+    record(tenant, actor, "persona.created", persona.model_name)
     _announce_persona(persona)
     return persona
 
@@ -211,8 +206,8 @@ def update_persona(
     persona = _lock_persona(persona)
     persona.name = persona.name if name is None else name
     persona.description = persona.description if description is None else description
-    _saved(persona)
-    _record(persona.tenant, actor, "persona.updated", persona.model_name)
+    saved(persona)
+    record(persona.tenant, actor, "persona.updated", persona.model_name)
     _announce_persona(persona)
     return persona
 
@@ -223,9 +218,9 @@ def save_draft(*, persona: Persona, definition: object, actor: User | None = Non
     persona = _lock_persona(persona)
     draft, vectors = _checked(definition, persona.tenant)
     persona.draft = draft.as_json()
-    _saved(persona)
+    saved(persona)
     persona.draft_vectors.set(vectors)
-    _record(persona.tenant, actor, "persona.draft_saved", persona.model_name)
+    record(persona.tenant, actor, "persona.draft_saved", persona.model_name)
     _announce_persona(persona)
     return persona
 
@@ -236,7 +231,7 @@ def publish_persona(*, persona: Persona, actor: User | None = None) -> PersonaRe
     persona = _lock_persona(persona)
     definition, vectors = _checked(persona.draft, persona.tenant)
     revision = _add_revision(persona, definition, vectors, actor)
-    _record(persona.tenant, actor, "persona.published", str(revision), {"number": revision.number})
+    record(persona.tenant, actor, "persona.published", str(revision), {"number": revision.number})
     return revision
 
 
@@ -253,7 +248,7 @@ def roll_back_persona(*, persona: Persona, number: int, actor: User | None = Non
     definition, vectors = _checked(old.definition, persona.tenant)
     revision = _add_revision(persona, definition, vectors, actor)
     detail = {"number": revision.number, "equal_to": number}
-    _record(persona.tenant, actor, "persona.rolled_back", str(revision), detail)
+    record(persona.tenant, actor, "persona.rolled_back", str(revision), detail)
     return revision
 
 
@@ -261,7 +256,7 @@ def roll_back_persona(*, persona: Persona, number: int, actor: User | None = Non
 def delete_persona(*, persona: Persona, actor: User | None = None) -> None:
     """Remove a persona and its revisions; its vectors stay."""
     persona = _lock_persona(persona)
-    _record(persona.tenant, actor, "persona.deleted", persona.model_name)
+    record(persona.tenant, actor, "persona.deleted", persona.model_name)
     _announce_persona(persona)
     persona.delete()
 
@@ -271,12 +266,12 @@ def _add_revision(
 ) -> PersonaRevision:
     """The next number is free because the persona's row is locked."""
     latest = persona.revisions.aggregate(number=models.Max("number"))["number"] or 0
-    revision = _saved(
+    revision = saved(
         PersonaRevision(persona=persona, number=latest + 1, definition=definition.as_json(), created_by=actor)
     )
     revision.vectors.set(vectors)
     persona.published = revision
-    _saved(persona)
+    saved(persona)
     _announce_persona(persona)
     return revision
 
@@ -300,33 +295,6 @@ def _lock_persona(persona: Persona) -> Persona:
 def _check_other_owner(tenant: Tenant, membership: Membership) -> None:
     if not tenant.memberships.filter(role=Membership.Role.OWNER).exclude(pk=membership.pk).exists():
         raise LastOwner("role", f"another owner of {tenant.slug} first", "the last owner")
-
-
-def _check_slug(field: str, slug: str) -> None:
-    if not re.match(SLUG_PATTERN, slug):
-        raise InvalidSlug(field, SLUG_RULE, slug[:80] or "nothing")
-
-
-def _saved(row: Row) -> Row:
-    """Check the model's own rules, save, and return it. Raises InvalidField."""
-    try:
-        row.full_clean()
-    except ValidationError as error:
-        field, messages = next(iter(error.message_dict.items()))
-        found = str(getattr(row, field, ""))[:80]
-        raise InvalidField(field, " ".join(messages), found or "nothing") from None
-    row.save()
-    return row
-
-
-def _record(
-    tenant: Tenant | None,
-    actor: User | None,
-    action: str,
-    target: str,
-    detail: Mapping[str, Any] | None = None,
-) -> None:
-    AuditEvent.objects.create(tenant=tenant, actor=actor, action=action, target=target, detail=dict(detail or {}))
 
 
 def _announce_persona(persona: Persona) -> None:
