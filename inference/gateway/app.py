@@ -1,0 +1,221 @@
+"""The gateway as an ASGI application: routes, and one request from its first byte to its log line."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from inference.gateway.authenticate import authenticate
+from inference.gateway.compose import Kind, compose, wants_stream, wants_usage
+from inference.gateway.directory import Key
+from inference.gateway.errors import GatewayError, MethodNotAllowed, UnknownModel, UnknownRoute
+from inference.gateway.exchange import ClientGone, Exchange, Receive, Scope, Send
+from inference.gateway.fleet import Upstream
+from inference.gateway.relay import relay_answer, relay_stream
+from inference.gateway.resolve import Target, asked_model, resolve_model, resolve_skill
+from inference.gateway.runtime import Runtime, close_runtime, current_runtime
+from inference.gateway.sse import StreamRewriter
+
+log = structlog.get_logger("gateway")
+
+
+@dataclass(slots=True)
+class Record:
+    """What a request leaves behind: its log line. Never a prompt, an answer or a key."""
+
+    request_id: str
+    began_s: float = field(default_factory=time.perf_counter)
+    tenant: str | None = None
+    key: str | None = None
+    model: str | None = None
+    revision: str | None = None
+    engine: str | None = None
+    dose: str | None = None
+    outcome: str = "completed"
+    usage: dict[str, Any] | None = None
+
+    def write(self, exchange: Exchange) -> None:
+        usage = self.usage or {}
+        log.info(
+            "request",
+            method=exchange.scope["method"],
+            path=exchange.scope["path"],
+            status=exchange.status,
+            outcome=self.outcome,
+            ms=round((time.perf_counter() - self.began_s) * 1000, 1),
+            request_id=self.request_id,
+            tenant=self.tenant,
+            key=self.key,
+            revision=self.revision,
+            engine=self.engine,
+            prompt_tokens=usage.get("prompt_tokens"),
+            completion_tokens=usage.get("completion_tokens"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request that has been let in: its messages, whose it is, and what the gateway keeps."""
+
+    exchange: Exchange
+    key: Key
+    record: Record
+    runtime: Runtime
+
+
+Handler = Callable[[Call], Awaitable[None]]
+
+
+async def application(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "lifespan":
+        await _live(receive, send)
+    elif scope["type"] == "http":
+        await _serve(scope, receive, send)
+
+
+async def _live(receive: Receive, send: Send) -> None:
+    """Take the first picture before the first request, and let go of everything at the end."""
+    while True:
+        message = await receive()
+        if message["type"] == "lifespan.startup":
+            await current_runtime()
+            await send({"type": "lifespan.startup.complete"})
+        elif message["type"] == "lifespan.shutdown":
+            await close_runtime()
+            await send({"type": "lifespan.shutdown.complete"})
+            return
+
+
+async def _serve(scope: Scope, receive: Receive, send: Send) -> None:
+    record = Record(f"req_{secrets.token_hex(12)}")
+    exchange = Exchange(scope, receive, send, record.request_id)
+    try:
+        handler = find_handler(scope["method"], scope["path"])
+        runtime = await current_runtime()
+        key = await authenticate(scope["headers"], runtime.live)
+        record.tenant, record.key = key.tenant, key.prefix
+        await handler(Call(exchange, key, record, runtime))
+    except GatewayError as error:
+        record.outcome = error.code or "refused"
+        await exchange.refuse(error)
+    except ClientGone:
+        record.outcome = "client_gone"
+    except Exception:
+        record.outcome = "internal_error"
+        log.exception("the gateway failed", request_id=record.request_id)
+        if exchange.status is not None:
+            raise  # the server cuts the connection, which is all that is left to say
+        await exchange.refuse(GatewayError("The gateway failed to answer this request."))
+    finally:
+        record.write(exchange)
+
+
+def find_handler(method: str, path: str) -> Handler:
+    """Raises UnknownRoute, MethodNotAllowed."""
+    if path in _COMPLETIONS:
+        expected, handler = "POST", _COMPLETIONS[path]
+    elif path == "/v1/models":
+        expected, handler = "GET", list_models
+    elif path.startswith("/v1/models/"):
+        expected, handler = "GET", show_model
+    else:
+        raise UnknownRoute(method, path)
+    if method != expected:
+        raise MethodNotAllowed(method, path, (expected,))
+    return handler
+
+
+async def complete_chat(call: Call) -> None:
+    await _complete(call, "chat")
+
+
+async def complete_text(call: Call) -> None:
+    await _complete(call, "completion")
+
+
+async def _complete(call: Call, kind: Kind) -> None:
+    body = await call.exchange.read_json()
+    model = asked_model(body)
+    stream, send_usage = wants_stream(body), wants_usage(body)
+    async with call.exchange.while_client_listens():
+        target = await resolve_model(model, tenant=call.key.tenant, live=call.runtime.live)
+        call.record.revision = target.revision.name if target.revision else None
+        upstream_body = compose(
+            body,
+            kind=kind,
+            definition=target.definition,
+            base_model=target.base_model,
+            cache_salt=call.runtime.cache_salt(call.key.tenant),
+            skill=await resolve_skill(
+                body, tenant=call.key.tenant, base_model=target.base_model, live=call.runtime.live
+            ),
+        )
+        path = call.exchange.scope["path"]
+        asking = call.runtime.fleet.ask(path, upstream_body, request_id=call.record.request_id)
+        async with asking as upstream:
+            headers = note_upstream(call.record, target, upstream)
+            if not stream:
+                call.record.usage = await relay_answer(upstream.response, call.exchange, headers, model=model)
+                return
+            rewriter = StreamRewriter(model, send_usage=send_usage)
+            failure = await relay_stream(upstream.response, call.exchange, headers, rewriter)
+            call.record.usage = rewriter.usage
+            if failure is not None:
+                call.record.outcome = failure.code or "engine_error"
+
+
+def note_upstream(record: Record, target: Target, upstream: Upstream) -> dict[str, str]:
+    """Put who answers on the record, and into the headers that say so."""
+    record.engine = upstream.engine.name
+    headers = {"x-steerguard-engine": upstream.engine.name}
+    if target.revision is not None:
+        headers["x-steerguard-revision"] = target.revision.name
+    if (dose := upstream.dose) is not None:
+        headers["x-steerguard-dose"] = dose
+    return headers
+
+
+async def list_models(call: Call) -> None:
+    await call.exchange.answer(_dump({"object": "list", "data": models_of(call)}))
+
+
+async def show_model(call: Call) -> None:
+    asked = call.exchange.scope["path"].removeprefix("/v1/models/")
+    target = await resolve_model(asked, tenant=call.key.tenant, live=call.runtime.live)
+    listed = {model["id"]: model for model in models_of(call)}
+    names = (asked, f"{call.key.tenant}/{target.revision.persona}" if target.revision else asked)
+    for name in names:
+        if name in listed:
+            await call.exchange.answer(_dump({**listed[name], "id": asked}))
+            return
+    raise UnknownModel(asked)
+
+
+def models_of(call: Call) -> list[dict[str, Any]]:
+    """The tenant's published personas and the base models, as OpenAI lists models."""
+    directory = call.runtime.live.current
+    personas = [
+        _model(persona.model_name, int(persona.created_at.timestamp()), call.key.tenant)
+        for persona in directory.personas_of(call.key.tenant)
+    ]
+    return [*personas, *(_model(name, 0, "steerguard") for name in directory.base_models())]
+
+
+def _model(name: str, created: int, owner: str) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": created, "owned_by": owner}
+
+
+def _dump(value: dict[str, Any]) -> bytes:
+    return json.dumps(value).encode()
+
+
+_COMPLETIONS: dict[str, Handler] = {
+    "/v1/chat/completions": complete_chat,
+    "/v1/completions": complete_text,
+}

@@ -1,0 +1,103 @@
+"""Who may ask for what, and who can answer: everything that a request needs to know, in this process's memory.
+
+A `Directory` is an immutable picture of the database; looking something up is a dictionary access, never a query.
+`live` replaces the picture when something changes.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from personas.definition import Definition, PositionsName
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """An API key that is neither revoked nor, when it was read, expired."""
+
+    tenant: str
+    name: str
+    prefix: str
+    digest: str
+    expires_at: datetime | None
+
+    def proves(self, digest: str, *, now: datetime) -> bool:
+        """Whether `digest`, of the text that a client sent, opens this key now. Takes the same time either way."""
+        alike = hmac.compare_digest(self.digest, digest)
+        return alike and (self.expires_at is None or now < self.expires_at)
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """One revision of a persona. `base_model` is the one its vectors are made for, None when it has none."""
+
+    tenant: str
+    persona: str
+    number: int
+    definition: Definition
+    base_model: str | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.tenant}/{self.persona}@{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Persona:
+    """A published persona. Its revisions are numbered from 1 to `newest` without gaps."""
+
+    published: Revision
+    newest: int
+    created_at: datetime
+
+    @property
+    def model_name(self) -> str:
+        return f"{self.published.tenant}/{self.published.persona}"
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """The newest vector of a name, for requests that name skills instead of (or on top of) a persona."""
+
+    name: str
+    digest: str
+    base_model: str
+    alpha: float
+    positions: PositionsName
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    name: str
+    url: str
+    api_key: str = field(repr=False)
+    base_model: str
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """`skills` of tenant None are the shared ones."""
+
+    keys: Mapping[str, Key] = field(default_factory=dict)
+    personas: Mapping[tuple[str, str], Persona] = field(default_factory=dict)
+    skills: Mapping[tuple[str | None, str], tuple[Skill, ...]] = field(default_factory=dict)
+    engines: tuple[Engine, ...] = ()
+
+    def personas_of(self, tenant: str) -> list[Persona]:
+        return [persona for (owner, _), persona in self.personas.items() if owner == tenant]
+
+    def find_skill(self, tenant: str, name: str, base_model: str) -> Skill | None:
+        """The tenant's own vector of that name before a shared one, for `base_model` only."""
+        for owner in (tenant, None):
+            for skill in self.skills.get((owner, name), ()):
+                if skill.base_model == base_model:
+                    return skill
+        return None
+
+    def base_models(self) -> list[str]:
+        """What the engines serve, whether or not they are up: a name doesn't come and go with its engine."""
+        return sorted({engine.base_model for engine in self.engines if engine.base_model})

@@ -1,0 +1,148 @@
+"""One HTTP request and its answer over raw ASGI: a bounded body, the answer, and noticing that nobody listens."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, Never
+
+from inference.gateway.errors import BodyTooLarge, GatewayError, InvalidRequest, MethodNotAllowed
+
+# ASGI's own types, as loosely as the servers and Django take them.
+Scope = Mapping[str, Any]
+Receive = Callable[[], Awaitable[Any]]
+Send = Callable[[Any], Awaitable[None]]
+
+# Text conversations stay far under it; so do a few images.
+MAX_BODY_BYTES = 8 * 1024 * 1024
+
+# On every answer: each belongs to one key's holder, and proxies in between must pass streams on as they come.
+COMMON_HEADERS = {
+    "cache-control": "private, no-store, no-transform",
+    "x-accel-buffering": "no",
+    "x-content-type-options": "nosniff",
+}
+
+
+class ClientGone(Exception):
+    """The client has hung up, so nobody can be told anything."""
+
+
+class Exchange:
+    """The ASGI messages of one request. `status` is None until an answer has begun."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
+        self.scope = scope
+        self.request_id = request_id
+        self.status: int | None = None
+        self.finished = False
+        self._receive = receive
+        self._send = send
+
+    async def read_json(self) -> dict[str, Any]:
+        """The body, which has to be a JSON object. Raises BodyTooLarge, InvalidRequest, ClientGone."""
+        return parse_json(await self._read_body())
+
+    async def _read_body(self) -> bytes:
+        body = bytearray()
+        while True:
+            message = await self._receive()
+            if message["type"] != "http.request":
+                raise ClientGone
+            body += message.get("body", b"")
+            if len(body) > MAX_BODY_BYTES:
+                raise BodyTooLarge(MAX_BODY_BYTES)
+            if not message.get("more_body", False):
+                return bytes(body)
+
+    async def start(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:
+        self.status = status
+        all_headers = {
+            "content-type": content_type,
+            **COMMON_HEADERS,
+            "x-request-id": self.request_id,
+            **headers,
+        }
+        await self._send(
+            {
+                "type": "http.response.start",
+                "status": status,
+                "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in all_headers.items()],
+                "trailers": False,
+            }
+        )
+
+    async def write(self, data: bytes) -> None:
+        """Send on a part of the answer; returns when the client is ready for more."""
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def finish(self, data: bytes = b"") -> None:
+        self.finished = True
+        await self._send({"type": "http.response.body", "body": data, "more_body": False})
+
+    async def answer(self, body: bytes, headers: Mapping[str, str] | None = None, *, status: int = 200) -> None:
+        """A whole JSON answer at once."""
+        length = {"content-length": str(len(body))}
+        await self.start(status, "application/json", {**length, **(headers or {})})
+        await self.finish(body)
+
+    async def refuse(self, error: GatewayError, headers: Mapping[str, str] | None = None) -> None:
+        all_headers = dict(headers or {})
+        if error.retry_after_s is not None:
+            all_headers["retry-after"] = str(error.retry_after_s)
+        if isinstance(error, MethodNotAllowed):
+            all_headers["allow"] = ", ".join(error.allowed)
+        if error.status == 401:
+            all_headers["www-authenticate"] = "Bearer"
+        if isinstance(error, BodyTooLarge):
+            all_headers["connection"] = "close"  # the rest of the body is not read
+        await self.answer(error.body(), all_headers, status=error.status)
+
+    @contextlib.asynccontextmanager
+    async def while_client_listens(self) -> AsyncIterator[None]:
+        """Cancels the block when the client hangs up, and raises ClientGone in its place.
+
+        Only for after the body has been read: the next message is then the hang-up.
+        """
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("not in a task")
+        gone = False
+
+        async def watch() -> None:
+            nonlocal gone
+            while (await self._receive())["type"] != "http.disconnect":
+                pass
+            # A server also says "disconnect" once the answer is complete.
+            if not self.finished:
+                gone = True
+                task.cancel()
+
+        watcher = asyncio.create_task(watch(), name="gateway-client-watch")
+        try:
+            yield
+        except asyncio.CancelledError:
+            if not gone or task.uncancel():
+                raise
+            raise ClientGone from None
+        finally:
+            watcher.cancel()
+
+
+def parse_json(body: bytes) -> dict[str, Any]:
+    """The JSON object in `body`. Raises InvalidRequest."""
+    try:
+        parsed = json.loads(body, parse_constant=_refuse_constant)
+    except RecursionError:
+        raise InvalidRequest("The body is nested too deeply.") from None
+    except ValueError as error:
+        raise InvalidRequest(f"The body is not valid JSON: {error}") from None
+    if not isinstance(parsed, dict):
+        raise InvalidRequest("The body must be a JSON object.")
+    return parsed
+
+
+def _refuse_constant(name: str) -> Never:
+    raise ValueError(f"{name} is no number in JSON")

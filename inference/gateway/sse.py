@@ -1,0 +1,139 @@
+"""The engine's event stream, cut into whole events and renamed without being parsed.
+
+vLLM writes every chunk with the keys `id`, `object`, `created`, `model` first and in that order
+(`entrypoints/openai/chat_completion/protocol.py::ChatCompletionStreamResponse`), and the values of all four are the
+same throughout one stream. So the first chunk teaches the bytes every later one starts with, and renaming a chunk is
+swapping that prefix: generated text comes after it and is never looked at, whatever it contains. An event that starts
+otherwise is parsed, so nothing rests on vLLM's key order but speed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from inference.gateway.errors import EngineFailed
+
+EVENT_END = b"\n\n"
+DONE_EVENT = b"data: [DONE]"
+KEEP_ALIVE = b": keep-alive\n\n"
+
+# Longest event taken from an engine. Logprobs over a large vocabulary stay well under it.
+MAX_EVENT_BYTES = 16 * 1024 * 1024
+
+_PREFIX = b"data: "
+# Plain strings only (no escapes) in front of the model: anything fancier takes the parsed path.
+_HEAD = re.compile(rb'\{"id":"[^"\\]*","object":"[^"\\]*","created":\d+,"model":(?P<model>"(?:[^"\\]|\\.)*")')
+
+
+class EventSplitter:
+    """Turns byte chunks that end anywhere, inside an event or a UTF-8 character, into whole events.
+
+    An event is the bytes up to an empty line, without it. JSON escapes newlines and no byte of a longer UTF-8
+    character equals one, so bytes are cut rightly without being decoded.
+    """
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The events that `chunk` completes. Raises EngineFailed when one grows past MAX_EVENT_BYTES."""
+        events = (self._rest + chunk if self._rest else chunk).split(EVENT_END)
+        self._rest = events.pop()
+        if len(self._rest) > MAX_EVENT_BYTES:
+            raise EngineFailed(f"The engine sent an event of more than {MAX_EVENT_BYTES} bytes.")
+        return events
+
+
+class StreamRewriter:
+    """Rewrites one stream's events: each chunk under the model name that was asked for, errors in our shape.
+
+    The engine is always asked for the usage; the chunk that holds it goes on to the client only with `send_usage`.
+    """
+
+    def __init__(self, model: str, *, send_usage: bool) -> None:
+        self.usage: dict[str, Any] | None = None
+        self.finished = False
+        self.failure: EngineFailed | None = None
+        self._model = model
+        self._send_usage = send_usage
+        self._engine_head: bytes | None = None
+        self._client_head = b""
+        self._usage_head = b""
+
+    def rewrite_all(self, events: Iterable[bytes]) -> bytes:
+        """The bytes to send for `events`, up to the first that reports or is an error: `failure` holds it then."""
+        rewritten: list[bytes] = []
+        try:
+            for event in events:
+                rewritten.append(self._rewrite(event))
+        except EngineFailed as error:
+            self.failure = error
+        return b"".join(rewritten)
+
+    def _rewrite(self, event: bytes) -> bytes:
+        if self._engine_head is not None and event.startswith(self._engine_head):
+            if event.startswith(self._usage_head):
+                return self._rewrite_parsed(event)
+            return self._client_head + event[len(self._engine_head) :] + EVENT_END
+        if event == DONE_EVENT:
+            self.finished = True
+            return event + EVENT_END
+        if not event or event.startswith(b":"):
+            return b""
+        if self._engine_head is None and (head := _HEAD.match(event, len(_PREFIX))):
+            self._learn(event, head)
+            return self._rewrite(event)
+        return self._rewrite_parsed(event)
+
+    def _learn(self, event: bytes, head: re.Match[bytes]) -> None:
+        self._engine_head = event[: head.end()]
+        self._client_head = event[: head.start("model")] + json.dumps(self._model).encode()
+        self._usage_head = self._engine_head + b',"choices":[],'
+
+    def _rewrite_parsed(self, event: bytes) -> bytes:
+        chunk = parse_event(event)
+        if "error" in chunk:
+            raise EngineFailed(engine_message(chunk) or "The engine reported an error.")
+        if isinstance(chunk.get("usage"), dict):
+            self.usage = chunk["usage"]
+            if not chunk.get("choices") and not self._send_usage:
+                return b""
+        return _PREFIX + dump({**chunk, "model": self._model}) + EVENT_END
+
+
+def parse_event(event: bytes) -> dict[str, Any]:
+    """The JSON object of a data event. Raises EngineFailed when it holds none."""
+    try:
+        if event.startswith(_PREFIX) and isinstance(chunk := json.loads(event[len(_PREFIX) :]), dict):
+            return chunk
+    except ValueError:
+        pass
+    raise EngineFailed("The engine sent an event that is no JSON object.")
+
+
+def rename_answer(body: bytes, model: str) -> tuple[bytes, dict[str, Any]]:
+    """A whole answer under its new model name, and the original, parsed. Raises EngineFailed on anything else."""
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        raise EngineFailed("The engine's answer is no JSON object.")
+    if head := _HEAD.match(body):
+        return body[: head.start("model")] + json.dumps(model).encode() + body[head.end("model") :], answer
+    return dump({**answer, "model": model}), answer
+
+
+def engine_message(answer: dict[str, Any]) -> str | None:
+    """What an error answer says, in any of the shapes vLLM has for one."""
+    error = answer.get("error", answer.get("detail"))
+    if isinstance(error, dict):
+        error = error.get("message")
+    return error if isinstance(error, str) else None
+
+
+def dump(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
