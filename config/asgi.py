@@ -26,7 +26,7 @@ Send = Callable[[Any], Awaitable[None]]
 websocket_app = AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(websocket_urlpatterns)))
 
 
-async def application(scope: dict[str, Any], receive: Receive, send: Send) -> None:
+async def application(scope: Any, receive: Receive, send: Send) -> None:
     """Hands the connection to the application that answers it."""
     if scope["type"] == "lifespan" or scope.get("path", "").startswith("/v1/"):
         await gateway_app(scope, receive, send)

@@ -32,10 +32,8 @@ class Engine(models.Model):
     name = models.CharField(max_length=63, unique=True, validators=[validate_engine_name])
     url = models.CharField(max_length=300, validators=[URLValidator(schemes=["http", "https"])])
     encrypted_api_key = models.TextField(blank=True, editable=False)
-    base_model = models.CharField(
-        max_length=300,
-        blank=True,
-        help_text="The served model; blank: whatever the engine says at first contact",
+    expected_base_model = models.CharField(
+        max_length=300, blank=True, help_text="The model that it has to serve; blank: whichever it serves"
     )
     enabled = models.BooleanField(default=True)
     registered_at = models.DateTimeField(default=timezone.now, editable=False)
