@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from typing import ClassVar
+from urllib.parse import urlsplit
 
-from django.core.validators import RegexValidator, URLValidator
+from django.core.exceptions import ValidationError
+from django.core.validators import RegexValidator
 from django.db import models
 from django.utils import timezone
 
@@ -13,6 +15,17 @@ from inference import secret_text
 validate_engine_name = RegexValidator(
     r"^[a-z0-9][a-z0-9.-]{0,62}\Z", "Use lowercase letters, digits, dots and hyphens."
 )
+
+
+def validate_engine_url(url: str) -> None:
+    """Scheme, host and port. Django's own URLValidator refuses the host names that Docker and Kubernetes give."""
+    try:
+        parts = urlsplit(url)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_address = False
+    if not is_address or parts.username is not None or parts.query or parts.fragment:
+        raise ValidationError("Use scheme, host and port, such as http://10.0.0.5:8000.")
 
 
 class Engine(models.Model):
@@ -30,7 +43,7 @@ class Engine(models.Model):
         INCOMPATIBLE = "incompatible"  # answers, but can't serve these personas
 
     name = models.CharField(max_length=63, unique=True, validators=[validate_engine_name])
-    url = models.CharField(max_length=300, validators=[URLValidator(schemes=["http", "https"])])
+    url = models.CharField(max_length=300, validators=[validate_engine_url])
     encrypted_api_key = models.TextField(blank=True, editable=False)
     expected_base_model = models.CharField(
         max_length=300, blank=True, help_text="The model that it has to serve; blank: whichever it serves"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 import structlog
 from django.contrib.auth.models import User
@@ -13,7 +12,6 @@ from django.utils import timezone
 from inference.models import Engine
 from personas.audit import record
 from personas.changes import announce
-from personas.errors import InvalidField
 from personas.validation import saved
 
 log = structlog.get_logger("engines")
@@ -47,12 +45,9 @@ def register_engine(
 
     Raises InvalidField.
     """
-    url = url.strip().rstrip("/")
-    if urlsplit(url).username or urlsplit(url).query or urlsplit(url).fragment:
-        raise InvalidField("url", "scheme, host and port (the key goes into api_key)", urlsplit(url).hostname or "")
     engine = Engine.objects.select_for_update().filter(name=name).first() or Engine(name=name)
     is_new = engine.pk is None
-    engine.url = url
+    engine.url = url.strip().rstrip("/")
     engine.api_key = api_key
     engine.expected_base_model = expected_base_model
     engine.enabled = True

@@ -2,6 +2,7 @@
 
 import django.core.validators
 import django.utils.timezone
+import inference.models
 from django.db import migrations, models
 
 
@@ -27,12 +28,7 @@ class Migration(migrations.Migration):
                         ],
                     ),
                 ),
-                (
-                    "url",
-                    models.CharField(
-                        max_length=300, validators=[django.core.validators.URLValidator(schemes=["http", "https"])]
-                    ),
-                ),
+                ("url", models.CharField(max_length=300, validators=[inference.models.validate_engine_url])),
                 ("encrypted_api_key", models.TextField(blank=True, editable=False)),
                 (
                     "expected_base_model",
