@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,7 +73,7 @@ async def stream_answer(
     seed: int | None = None,
     temperature: float | None = None,
     definition: Definition | None = None,
-) -> AsyncIterator[Event]:
+) -> AsyncGenerator[Event, None]:
     """Stream one answer. Raises GatewayError.
 
     `tenant` is a slug; `persona` is any name that the tenant's keys could use as a model (`support`, `acme/support@3`),
