@@ -2,8 +2,9 @@
 
 import django.core.validators
 import django.utils.timezone
-import inference.models
 from django.db import migrations, models
+
+import inference.models
 
 
 class Migration(migrations.Migration):
