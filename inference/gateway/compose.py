@@ -33,7 +33,7 @@ REFUSED_FIELDS = (
     "request_id",
     "session_id",
 )
-REFUSED_XARGS = (STEERING_FIELD, "ec_transfer_params", "kv_transfer_params", "session_id")
+REFUSED_XARGS = ("ec_transfer_params", "kv_transfer_params", "session_id")
 
 # The SteerGuard article's fields: ours, never the engine's.
 SKILL_FIELDS = ("steer_skill", "steer_alpha")
@@ -84,8 +84,8 @@ def refuse_fields(body: Body) -> None:
         return
     if not isinstance(xargs, Mapping):
         raise InvalidRequest("'vllm_xargs' must be an object.", param="vllm_xargs")
-    for name in REFUSED_XARGS:
-        if name in xargs:
+    for name in xargs:
+        if name in REFUSED_XARGS or name.startswith(STEERING_FIELD):
             raise FieldRefused(f"vllm_xargs.{name}")
 
 

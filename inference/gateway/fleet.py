@@ -11,15 +11,16 @@ import asyncio
 import contextlib
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 import structlog
 
-from inference.gateway.directory import Directory, Engine
+from inference.gateway.directory import Engine
 from inference.gateway.errors import EngineFailed, EngineRefused, EngineUnavailable, GatewayError
+from inference.gateway.live import LiveDirectory
 from inference.gateway.sse import engine_message
 
 log = structlog.get_logger("gateway")
@@ -54,8 +55,8 @@ class Upstream:
 class Fleet:
     """This event loop's connections to the engines."""
 
-    def __init__(self, directory: Callable[[], Directory]) -> None:
-        self._directory = directory
+    def __init__(self, live: LiveDirectory) -> None:
+        self._live = live
         self._in_flight: Counter[str] = Counter()
         self._shunned_until_s: dict[str, float] = {}
         self._session = aiohttp.ClientSession(
@@ -79,7 +80,10 @@ class Fleet:
         """
         data = json.dumps(body, separators=(",", ":")).encode()
         failure: GatewayError = EngineUnavailable(f"No engine serves {body['model']!r} at the moment.")
-        for engine in self._in_order(body["model"]):
+        if not (engines := self._in_order(body["model"])):
+            await self._live.refreshed({"engine"})
+            engines = self._in_order(body["model"])
+        for engine in engines:
             async with contextlib.AsyncExitStack() as stack:
                 try:
                     upstream = await stack.enter_async_context(self._open(engine, path, data, request_id))
@@ -99,7 +103,9 @@ class Fleet:
             return shunned, _RANK[engine.status], self._in_flight[engine.name]
 
         serving = (
-            engine for engine in self._directory().engines if engine.base_model == base_model and engine.status in _RANK
+            engine
+            for engine in self._live.current.engines
+            if engine.base_model == base_model and engine.status in _RANK
         )
         return sorted(serving, key=preference)
 

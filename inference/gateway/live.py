@@ -27,7 +27,7 @@ log = structlog.get_logger("gateway")
 
 # Reloads that follow each other keep this distance, and rest twice as long as they took: a flood of unknown keys
 # costs a bounded share of a core, and a revocation still takes effect within a second.
-MIN_PAUSE_S = 0.2
+MIN_PAUSE_S = 0.1
 PAUSE_PER_LOAD = 2.0
 RELOAD_EVERY_S = 30.0
 RELOAD_EVERY_WHILE_DEAF_S = 1.0

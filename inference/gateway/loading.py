@@ -78,7 +78,9 @@ class DirectoryLoader:
             published = cast(models.PersonaRevision, row.published)
             published.persona = row
             if (revision := self._revision(published, base_models)) is not None:
-                personas[row.tenant.slug, row.slug] = Persona(revision, newest[row.pk], row.created_at)
+                personas[row.tenant.slug, row.slug] = Persona(
+                    revision, newest.get(row.pk, published.number), row.created_at
+                )
         wanted = {row.published_id for row in rows}
         self._definitions = {pk: known for pk, known in self._definitions.items() if pk in wanted}
         return personas
@@ -135,4 +137,6 @@ def _load_engines() -> Iterator[Engine]:
         except secret_text.Unreadable as error:
             log.error("engine can't be used", engine=row.name, error=str(error))
             continue
-        yield Engine(row.name, row.url.rstrip("/"), api_key, row.base_model, row.status)
+        # Before the first contact, what the operator expects: the name exists, only nobody answers to it yet.
+        base_model = row.base_model or row.expected_base_model
+        yield Engine(row.name, row.url.rstrip("/"), api_key, base_model, row.status)

@@ -46,11 +46,10 @@ async def resolve_model(model: str, *, tenant: str, live: LiveDirectory) -> Targ
     """
     if (target := await _find(model, tenant, live)) is not None:
         return target
-    address = PersonaAddress.parse(model, home_tenant=tenant)
-    if address is not None and address.tenant == tenant:
-        await live.refreshed({"persona"})
-        if (target := await _find(model, tenant, live)) is not None:
-            return target
+    # It may be new. Asked for any name whatever, so that the time it takes tells nothing about other tenants.
+    await live.refreshed({"persona", "engine"})
+    if (target := await _find(model, tenant, live)) is not None:
+        return target
     raise UnknownModel(model)
 
 

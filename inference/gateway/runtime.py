@@ -17,7 +17,7 @@ class Runtime:
 
     def __init__(self) -> None:
         self.live = LiveDirectory(settings.REDIS_URL)
-        self.fleet = Fleet(lambda: self.live.current)
+        self.fleet = Fleet(self.live)
         self._salts: dict[str, str] = {}
 
     async def open(self) -> None:
