@@ -11,12 +11,14 @@ import asyncio
 import json
 from collections import Counter
 from contextlib import aclosing
+from importlib import import_module
 from typing import Any
 
 import structlog
 from channels.auth import get_user
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
+from django.conf import settings
 from django.contrib.auth.models import AbstractBaseUser, AnonymousUser
 
 from inference import status_feed
@@ -177,9 +179,9 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # chann
 
     async def _current_user(self) -> AbstractBaseUser | AnonymousUser:
         """Whose session this still is: read again, with the password check that a page request makes."""
-        session = self.scope["session"]
-        fresh = type(session._wrapped if hasattr(session, "_wrapped") else session)(session.session_key)
-        user: AbstractBaseUser | AnonymousUser = await get_user({**self.scope, "session": fresh})
+        store = import_module(settings.SESSION_ENGINE).SessionStore
+        session = store(self.scope["session"].session_key)
+        user: AbstractBaseUser | AnonymousUser = await get_user({**self.scope, "session": session})
         return user
 
     async def _send(self, message: dict[str, Any]) -> None:
