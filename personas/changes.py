@@ -15,6 +15,8 @@ import structlog
 from django.conf import settings
 from django.db import transaction
 from django.dispatch import Signal
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 CHANNEL = "steerguard:changed"
 
@@ -28,8 +30,10 @@ changed = Signal()
 
 @cache
 def valkey() -> redis.Redis:
-    """This process's Valkey (or Redis) client."""
-    return redis.Redis.from_url(settings.REDIS_URL, socket_connect_timeout=2, socket_timeout=5)
+    """This process's Valkey (or Redis) client. Raises redis.RedisError soon when the server is away."""
+    # One retry replaces a connection that went stale; more would hold up every commit while Valkey is away.
+    retry = Retry(NoBackoff(), retries=1)
+    return redis.Redis.from_url(settings.REDIS_URL, socket_connect_timeout=2, socket_timeout=5, retry=retry)
 
 
 def announce(kind: Kind, **subject: str | int | None) -> None:

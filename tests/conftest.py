@@ -18,7 +18,10 @@ from django.test import Client
 from personas import services
 from personas.models import Persona, SteeringVector, Tenant
 from steerguard.vectors import SteeringVector as VectorContent
+from tests.engine import demo_model, engine
 from tests.valkey import running_valkey
+
+__all__ = ["demo_model", "engine"]  # fixtures
 
 BASE_MODEL = "SmolLM2-135M-Instruct"
 HIDDEN_SIZE = 576
@@ -106,9 +109,7 @@ def make_vector(db: None) -> MakeVector:
         base_model: str = BASE_MODEL,
         hidden_size: int = HIDDEN_SIZE,
     ) -> SteeringVector:
-        content = random_vector(
-            name, seed=seed, layers=layers, base_model=base_model, hidden_size=hidden_size
-        )
+        content = random_vector(name, seed=seed, layers=layers, base_model=base_model, hidden_size=hidden_size)
         return services.store_vector(tenant=tenant, vector=content)
 
     return make
@@ -118,9 +119,7 @@ def make_vector(db: None) -> MakeVector:
 def make_persona(db: None) -> MakePersona:
     """Creates a published persona: `make_persona(acme, "support", vector, alpha=2.0, system_prompt="Hi")`."""
 
-    def make(
-        tenant: Tenant, slug: str, *vectors: SteeringVector, alpha: float = 1.0, **definition: object
-    ) -> Persona:
+    def make(tenant: Tenant, slug: str, *vectors: SteeringVector, alpha: float = 1.0, **definition: object) -> Persona:
         blend = [{"vector": vector.digest, "alpha": alpha} for vector in vectors]
         persona = services.create_persona(
             tenant=tenant, slug=slug, name=slug.title(), definition={"blend": blend, **definition}
