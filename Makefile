@@ -7,6 +7,9 @@ PY := .venv/bin/python
 # Modules are compiled when first imported, and kept: some shells turn that off, which costs seconds at each start.
 export PYTHONDONTWRITEBYTECODE :=
 
+FAST := "not engine and not browser and not slow"
+TEST_DATABASE_URL ?= postgres://postgres@127.0.0.1:5432/postgres
+
 .DEFAULT_GOAL := help
 .PHONY: help run install model smoke test test-fast lint format lock clean
 
@@ -26,11 +29,14 @@ model: install ## fetch and prepare the demo model
 smoke: install model ## start everything in a temporary folder, ask a persona, stop; JSON on the last line
 	@$(PY) -m deploy.local.smoke
 
-test: install model ## every test: real engine, real browser
+test: install model ## every test: real engine, real browser; the quick ones on PostgreSQL too if one answers
+	@if $(PY) -c 'import psycopg, sys; psycopg.connect(sys.argv[1], connect_timeout=3)' "$(TEST_DATABASE_URL)" 2>/dev/null; then \
+		echo "On PostgreSQL:" && DATABASE_URL="$(TEST_DATABASE_URL)" $(PY) -m pytest -q -m $(FAST) && echo "On SQLite:"; \
+	else echo "No PostgreSQL answers at TEST_DATABASE_URL: SQLite only."; fi
 	@$(PY) -m pytest
 
 test-fast: install ## the tests that need neither an engine nor a browser
-	@$(PY) -m pytest -m "not engine and not browser and not slow"
+	@$(PY) -m pytest -m $(FAST)
 
 lint: install ## ruff and mypy
 	@$(PY) -m ruff check .

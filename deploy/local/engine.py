@@ -17,6 +17,7 @@ from types import FrameType
 
 from deploy.local.environment import ROOT, Environment, is_local, read_environment
 from deploy.local.lifetime import end_group, end_with_parent
+from deploy.local.log import OWN_LINE
 from deploy.local.problem import explained
 
 FIRST_PAUSE_S = 1.0
@@ -31,12 +32,17 @@ def main() -> int:
     """Run the engine until told to stop."""
     end_with_parent()
     environment = read_environment()
-    print(f"loading {environment.served_model_name}", flush=True)
-    if wants_compiler(engine_arguments(environment)) and not has_compiler():
-        print("no C++ compiler (sudo apt install g++): running without torch.compile, a little slower", flush=True)
-    return keep_running(
-        vllm_command(environment), vllm_environment(environment), health_url=f"{environment.engine_url}/health"
-    )
+    say(f"loading {environment.served_model_name}")
+    command = vllm_command(environment)
+    if environment.accelerator == "cpu" and compiles(command) and not has_compiler():
+        say("torch.compile needs a C++ compiler (sudo apt install g++): running without it, a little slower")
+        command.append("--enforce-eager")
+    return keep_running(command, vllm_environment(environment), health_url=f"{environment.engine_url}/health")
+
+
+def say(text: str) -> None:
+    """Print a line that the log shows as it is, among vLLM's own."""
+    print(f"{OWN_LINE}{text}", flush=True)
 
 
 def vllm_command(environment: Environment) -> list[str]:
@@ -55,15 +61,15 @@ def engine_arguments(environment: Environment) -> list[str]:
     arguments = ["--max-num-seqs", "256"]
     if environment.accelerator == "cpu":
         arguments += ["--max-model-len", "4096"]
-        # Ready in a third of the time, for a tenth of the speed: docs/decisions/0003-eager-by-default.md.
+        # Ready in a third of the time, for a tenth of the speed: docs/decisions/0002-eager-by-default.md.
         arguments += ["--enforce-eager"]
     return arguments + shlex.split(os.environ.get("ENGINE_ARGS", ""))
 
 
-def wants_compiler(arguments: list[str]) -> bool:
-    """Whether these arguments make torch.compile build C++ on a CPU."""
-    eager = [word for word in arguments if word in ("--enforce-eager", "--no-enforce-eager")]
-    return not eager or eager[-1] == "--no-enforce-eager"
+def compiles(command: list[str]) -> bool:
+    """Whether vLLM would use torch.compile, which on a CPU builds C++; the last of the two flags wins."""
+    flags = [word for word in command if word in ("--enforce-eager", "--no-enforce-eager")]
+    return not flags or flags[-1] == "--no-enforce-eager"
 
 
 def has_compiler() -> bool:
@@ -111,14 +117,14 @@ def keep_running(command: list[str], environment: dict[str, str], *, health_url:
                 command, env=environment, cwd=ROOT, start_new_session=True, preexec_fn=end_with_parent
             )
             if _await_ready(process, health_url):
-                print(f"ready after {time.monotonic() - started:.0f} s", flush=True)
+                say(f"ready after {time.monotonic() - started:.0f} s")
                 crashes, ever_ready, pause_s = 0, True, FIRST_PAUSE_S
             status = process.wait()
             end_group(process, patience_s=0)
             crashes += 1
             if not ever_ready or crashes >= CRASHES_IN_A_ROW:
                 return status or 1
-            print(f"crashed (exit {status}); starting again in {pause_s:.0f} s", flush=True)
+            say(f"crashed (exit {status}); starting again in {pause_s:.0f} s")
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
         except _Stopping:

@@ -138,7 +138,7 @@ def _make_venv(*, replace: bool) -> None:
     )
     if made.returncode != 0:
         if "No space left" in made.stdout + made.stderr:
-            raise Problem(_explain("No space left on device"))
+            raise Problem(explain_failure("No space left on device"))
         if "ensurepip" in made.stdout + made.stderr:
             raise Problem("Python's venv module is incomplete: run `sudo apt install python3-venv`, then this again.")
         raise Problem(f"{VENV} can't be made: {(made.stderr or made.stdout).strip().splitlines()[-1]}")
@@ -182,7 +182,7 @@ def _pip(arguments: list[str], *, note: Callable[[Note], None], total: int | Non
             if text := _describe(line, seen, total):
                 note(text)
     if pip.returncode != 0:
-        raise Problem(_explain(_log_path().read_text(errors="replace")))
+        raise Problem(explain_failure(_log_path().read_text(errors="replace")))
 
 
 def _describe(line: str, seen: int, total: int | None) -> Note:
@@ -202,7 +202,7 @@ def _installed() -> int:
     return sum(1 for _ in VENV.glob("lib/python*/site-packages/*.dist-info"))
 
 
-def _explain(output: str) -> str:
+def explain_failure(output: str) -> str:
     """Turn pip's output into the one line that a person needs."""
     facts = {
         "needed": NEEDED_GIB["cpu"],

@@ -14,6 +14,8 @@ import sys
 import time
 
 PR_SET_PDEATHSIG = 1
+# How long what a stopped leader leaves behind may take to follow it.
+LAST_WORDS_S = 2.0
 
 
 def end_with_parent(signal_number: int = signal.SIGTERM) -> None:
@@ -33,16 +35,24 @@ def end_group(process: subprocess.Popen[bytes], *, patience_s: float) -> int:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(patience_s)
-    deadline = time.monotonic() + 2.0
-    while group_exists(process.pid) and time.monotonic() < deadline and process.poll() is not None:
-        time.sleep(0.05)
-    if group_exists(process.pid):
-        os.killpg(process.pid, signal.SIGKILL)
+    if not _await_no_group(process.pid):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        _await_no_group(process.pid)
     return process.wait()
 
 
+def _await_no_group(group: int) -> bool:
+    deadline = time.monotonic() + LAST_WORDS_S
+    while group_exists(group):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
 def group_exists(group: int) -> bool:
-    """Whether any process of the group is left (its leader unreaped counts)."""
+    """Whether any process of the group is left (a zombie counts until it is reaped)."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:

@@ -62,7 +62,9 @@ class Runner(honcho.manager.Manager):  # type: ignore[misc]  # honcho has no typ
         self._process_ctor = _BoundProcess
         self._on_start = on_start
         for name, command in commands(environment).items():
-            self.add_process(name, command, env=environment.for_children(), cwd=str(ROOT))
+            # The supervisors of this package read the person's own variables, as the runner does.
+            own = command[2].startswith("deploy.")
+            self.add_process(name, command, env=None if own else environment.for_children(), cwd=str(ROOT))
 
     def _start(self) -> None:
         super()._start()

@@ -109,11 +109,10 @@ def running_valkey(environment: Environment) -> Iterator[None]:
         yield
         return
     log = environment.logs / "valkey.log"
-    with log.open("ab") as output:
+    with log.open("wb") as output:
         server = subprocess.Popen(
             [sys.executable, "-m", "deploy.local.valkey"],
             cwd=ROOT,
-            env=environment.for_children(),
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # Ctrl-C is for the runner, which stops this in its own time
@@ -139,8 +138,8 @@ def _await_answer(environment: Environment, server: subprocess.Popen[bytes]) -> 
     deadline = time.monotonic() + STARTUP_TIMEOUT_S
     while time.monotonic() < deadline and server.poll() is None:
         with contextlib.suppress(RedisError), Redis.from_url(environment.redis_url) as client:
-            client.ping()
-            return
+            if client.info("server")["process_id"] == server.pid:  # not another server on this socket
+                return
         time.sleep(0.02)
     lines = (environment.logs / "valkey.log").read_text(errors="replace").splitlines()
     raise Problem(f"Valkey doesn't start: {lines[-1].strip() if lines else 'no output'}")

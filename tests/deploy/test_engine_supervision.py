@@ -1,0 +1,111 @@
+"""The engine is started again when it crashes, given up on when it never came up, and stopped whole."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from deploy.local.engine import compiles
+from deploy.local.lifetime import group_exists
+
+# Stands in for vLLM: a health route, a child process as vLLM's engine core is one, and a note of each start.
+SERVER = """
+import os, subprocess, sys, http.server, pathlib
+port, starts = int(sys.argv[1]), pathlib.Path(sys.argv[2])
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"])
+with starts.open("a") as file:
+    file.write(f"{os.getpid()}\\n")
+class Health(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers()
+    def log_message(self, *args): pass
+http.server.ThreadingHTTPServer(("127.0.0.1", port), Health).serve_forever()
+"""
+SUPERVISOR = """
+import os, sys
+from deploy.local.engine import keep_running
+sys.exit(keep_running(sys.argv[2:], dict(os.environ), health_url=sys.argv[1]))
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def healthy(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=1) as answer:
+            return int(answer.status) == 200
+    except OSError:
+        return False
+
+
+def supervise(*command: str, url: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", SUPERVISOR, url, *command], stdout=subprocess.PIPE, text=True)
+
+
+@pytest.fixture
+def starts(tmp_path: Path) -> Path:
+    return tmp_path / "starts"
+
+
+def pids(starts: Path) -> list[int]:
+    return [int(line) for line in starts.read_text().splitlines()] if starts.exists() else []
+
+
+def test_a_crashed_engine_comes_back_and_all_of_it_stops(starts: Path) -> None:
+    url = f"http://127.0.0.1:{(port := free_port())}/health"
+    supervisor = supervise(sys.executable, "-c", SERVER, str(port), str(starts), url=url)
+    assert supervisor.stdout is not None
+    assert "ready after" in supervisor.stdout.readline()
+    first = pids(starts)[0]
+
+    os.kill(first, signal.SIGKILL)
+    assert "crashed (exit -9)" in supervisor.stdout.readline()
+    assert "ready after" in supervisor.stdout.readline()
+    assert len(pids(starts)) == 2
+    assert not group_exists(first), "the crashed engine's own children are gone too"
+
+    supervisor.terminate()
+    assert supervisor.wait(20) == 0
+    assert not group_exists(pids(starts)[1])
+    assert not healthy(url)
+
+
+def test_an_engine_that_never_came_up_is_not_tried_again() -> None:
+    supervisor = supervise(sys.executable, "-c", "import sys; sys.exit(7)", url="http://127.0.0.1:9/health")
+    assert supervisor.wait(20) == 7
+
+
+def test_the_engine_ends_when_its_supervisor_is_killed(starts: Path) -> None:
+    url = f"http://127.0.0.1:{(port := free_port())}/health"
+    supervisor = supervise(sys.executable, "-c", SERVER, str(port), str(starts), url=url)
+    wait_for(lambda: healthy(url))
+    supervisor.kill()
+    supervisor.wait()
+    wait_for(lambda: not healthy(url))
+    os.killpg(pids(starts)[0], signal.SIGKILL)  # the stand-in's child has no such manners as vLLM's
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [([], True), (["--enforce-eager"], False), (["--enforce-eager", "--no-enforce-eager"], True)],
+)
+def test_the_last_flag_decides_about_compiling(arguments: list[str], expected: bool) -> None:
+    assert compiles(arguments) is expected

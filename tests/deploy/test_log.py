@@ -1,0 +1,74 @@
+"""The log that a person reads: vLLM's two hundred lines become a handful, failures are never hidden."""
+
+import datetime
+import io
+from pathlib import Path
+
+import pytest
+from honcho.printer import Message
+
+from deploy.local.log import LogPrinter, readable
+
+VLLM = "(EngineCore pid=12) {level} 11-30 21:08:27 [core.py:402] {text}"
+
+
+@pytest.mark.parametrize(
+    ("process", "line", "shown"),
+    [
+        ("engine", "steerguard: ready after 22 s", "ready after 22 s"),
+        ("engine", VLLM.format(level="INFO", text="Loading weights took 0.84 seconds"), "weights loaded in 0.84 s"),
+        ("engine", VLLM.format(level="INFO", text="Using LBHNC KV cache layout."), None),
+        ("engine", VLLM.format(level="WARNING", text="Triton is not installed."), None),
+        ("engine", VLLM.format(level="ERROR", text="ValueError: too little memory"), "ValueError: too little memory"),
+        ("engine", "  warnings.warn(", None),
+        (
+            "engine",
+            "RuntimeError: core failed",
+            "RuntimeError: core failed",
+        ),
+        ("valkey", "26677:M 30 Nov 2026 21:21:02.242 * Ready to accept connections unix", "ready"),
+        ("valkey", "26677:M 30 Nov 2026 21:21:02.242 * Server initialized", None),
+        (
+            "valkey",
+            "26677:M 30 Nov 2026 21:21:02.242 # Can't open the file",
+            "Can't open the file",
+        ),
+        ("web", "INFO:     Started server process [123]", None),
+        ("web", "21:08:27 [info     ] request method=GET", "[info     ] request method=GET"),
+        ("worker", "", None),
+    ],
+)
+def test_lines_are_reduced_to_what_a_person_wants(process: str, line: str, shown: str | None) -> None:
+    assert readable(process, line) == shown
+
+
+@pytest.fixture
+def printer(tmp_path: Path) -> LogPrinter:
+    return LogPrinter(io.StringIO(), tmp_path, verbose=False)
+
+
+def say(printer: LogPrinter, name: str, text: str) -> None:
+    printer.write(Message(type="line", data=text.encode(), time=datetime.datetime.now(), name=name, colour="32"))
+
+
+def test_everything_goes_to_the_file(printer: LogPrinter, tmp_path: Path) -> None:
+    say(printer, "engine", "Loading safetensors checkpoint shards:   0%\n")
+    assert "shards" in (tmp_path / "engine.log").read_text()
+    assert printer.output.getvalue() == ""
+
+
+def test_the_first_to_stop_by_itself_is_remembered_with_its_last_lines(printer: LogPrinter) -> None:
+    say(printer, "engine", "RuntimeError: no room")
+    say(printer, "system", "engine stopped (rc=1)")
+    say(printer, "system", "sending SIGTERM to web (pid 7)")
+    say(printer, "web", "Traceback (most recent call last)")
+    say(printer, "system", "web stopped (rc=-15)")
+    assert printer.first_stopped == ("engine", 1)
+    assert printer.tail("engine") == ["RuntimeError: no room"]
+    assert "Traceback" not in printer.output.getvalue(), "noise of stopping stays in the file"
+
+
+def test_stopping_on_request_blames_no_one(printer: LogPrinter) -> None:
+    say(printer, "system", "SIGINT received")
+    say(printer, "system", "web stopped (rc=0)")
+    assert printer.first_stopped is None

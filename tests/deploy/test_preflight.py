@@ -1,0 +1,36 @@
+"""What would stop a start later is said at once, with the variable that helps."""
+
+import socket
+
+import pytest
+
+from deploy.local.preflight import check_port
+from deploy.local.problem import Problem, explained
+
+
+def test_a_busy_port_names_itself_and_the_variable() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(Problem, match=rf"Port {port} is in use.*ENGINE_PORT="):
+            check_port("ENGINE_PORT", "127.0.0.1", port)
+    check_port("ENGINE_PORT", "127.0.0.1", port)
+
+
+def test_a_problem_is_one_line_and_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    @explained
+    def main() -> int:
+        raise Problem("Port 8000 is in use: choose another.")
+
+    assert main() == 1
+    assert capsys.readouterr().err == "✗ Port 8000 is in use: choose another.\n"
+
+
+def test_a_full_disk_is_one_line_too(capsys: pytest.CaptureFixture[str]) -> None:
+    @explained
+    def main() -> int:
+        raise OSError(28, "No space left on device")
+
+    assert main() == 1
+    assert "disk is full" in capsys.readouterr().err
