@@ -29,8 +29,8 @@ _VLLM_NEWS: tuple[tuple[re.Pattern[str], str], ...] = (
 )
 _FAILURE = re.compile(r"Traceback \(most recent call last\)|^\s+File \"|\w(Error|Exception)\b|\bKilled\b|\bFATAL\b")
 _VALKEY_LINE = re.compile(r"^\d+:[A-Z] \d+ \w+ \d+ [\d:.]+ (?P<mark>[*#.-]) (?P<text>.*)$")
-_CLOCK = re.compile(r"^\d\d:\d\d:\d\d ")
-_UVICORN_LINE = re.compile(r"^INFO:\s+")
+# The log has its own clock, and lines of the usual kind need no label.
+_PREFIX = re.compile(r"^(\d\d:\d\d:\d\d )?(\[info\s*\] |INFO:\s+)?")
 _DULL = re.compile(
     r"^\s*$|Started server process|Waiting for application|Application startup|Uvicorn running|Shutting down"
     r"|Finished server process|^\s+warnings\.warn\(|(Deprecation|Future|User)Warning: "
@@ -47,7 +47,7 @@ def readable(process: str, line: str) -> str | None:
         return _readable_valkey(line)
     if _DULL.search(line):
         return None
-    return _UVICORN_LINE.sub("", _CLOCK.sub("", line))
+    return _PREFIX.sub("", line)
 
 
 def _readable_vllm(line: str) -> str | None:

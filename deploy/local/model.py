@@ -38,8 +38,6 @@ def main() -> int:
     target = demo_model_dir(data_dir())
     if (target / "config.json").is_file():
         return 0
-    if os.environ.get("ENGINE_URL"):
-        return 0
     prepare(target)
     return 0
 

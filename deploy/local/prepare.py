@@ -7,7 +7,7 @@ import io
 import sys
 
 import django
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from django.db import OperationalError
 
 from deploy.local.problem import Problem, explained
@@ -29,11 +29,14 @@ def main() -> int:
             raise Problem(f"The database can't be used ({first_line}): check DATABASE_URL.") from error
         applied = said.getvalue().count("  Applying ")
         step.result = f"{applied} migrations applied" if applied else "up to date"
-    print("      Demo content: vectors from contrastive pairs, tenants, personas", flush=True)
-    steps.done += 1
-    call_command("seed_demo")
-    with steps.step("Engine"):
-        call_command("register_engine", stdout=io.StringIO())
+    try:
+        # It shows its own progress, vector by vector, so it is no `Step` of ours.
+        steps.announce("Demo content")
+        call_command("seed_demo")
+        with steps.step("Engine registered"):
+            call_command("register_engine", stdout=io.StringIO())
+    except CommandError as error:
+        raise Problem(str(error)) from error
     return 0
 
 

@@ -7,7 +7,6 @@ outlive their supervisor, time enough for vLLM to stop, and a reason when someth
 import multiprocessing
 import signal
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import honcho.manager
@@ -16,6 +15,7 @@ from honcho.process import Popen, Process
 from deploy.local.environment import ROOT, Environment
 from deploy.local.lifetime import end_with_parent
 from deploy.local.log import LogPrinter
+from deploy.local.ready import ReadyWatch
 
 # vLLM gets STOP_PATIENCE_S of deploy.local.engine for itself before honcho kills what is left.
 honcho.manager.KILL_WAIT = 15
@@ -26,7 +26,9 @@ def commands(environment: Environment) -> dict[str, list[str]]:
     python = sys.executable
     web = [python, "-m", "uvicorn", "config.asgi:application", "--host", environment.host]
     web += ["--port", str(environment.port), "--no-access-log", "--timeout-graceful-shutdown", "3"]
-    worker = [python, "-m", "celery", "-A", "config", "-q", "worker", "--beat", "--concurrency", "2"]
+    # In a container one is root, which celery deplores in five lines at each start.
+    worker = [python, "-W", "ignore::UserWarning", "-m", "celery", "-A", "config", "-q", "worker"]
+    worker += ["--beat", "--concurrency", "2"]
     worker += ["--without-gossip", "--without-mingle"]
     chosen = {"web": web, "worker": worker}
     if environment.valkey_socket is not None:
@@ -55,18 +57,22 @@ def _popen(command: list[str], **kwargs: Any) -> Popen:
 class Runner(honcho.manager.Manager):  # type: ignore[misc]  # honcho has no types
     """Runs the product until Ctrl-C, SIGTERM, or the end of one of its processes."""
 
-    def __init__(self, environment: Environment, printer: LogPrinter, *, on_start: Callable[[], None]) -> None:
+    def __init__(self, environment: Environment, printer: LogPrinter, watch: ReadyWatch) -> None:
         # Fork, whatever the Python: honcho's queue and bound methods are inherited, not pickled.
         multiprocessing.set_start_method("fork", force=True)
         super().__init__(printer)
         self._process_ctor = _BoundProcess
-        self._on_start = on_start
+        self._watch = watch
         for name, command in commands(environment).items():
             # The supervisors of this package read the person's own variables, as the runner does.
-            own = command[2].startswith("deploy.")
+            own = command[-1].startswith("deploy.")
             self.add_process(name, command, env=None if own else environment.for_children(), cwd=str(ROOT))
+
+    def say(self, text: str) -> None:
+        """Print a line of the runner's own into the log."""
+        self._system_print(f"{text}\n")
 
     def _start(self) -> None:
         super()._start()
         # Threads begin only after the last fork.
-        self._on_start()
+        self._watch.start(self.say)

@@ -33,6 +33,11 @@ class Steps:
         self.done += 1
         return Step(f"[{self.done}/{self.total}] {title}")
 
+    def announce(self, title: str) -> None:
+        """Begin the next step in one line, for work that shows its own progress below it."""
+        self.done += 1
+        print(f"[{self.done}/{self.total}] {title} …", flush=True)
+
     def skip(self, title: str, reason: str) -> None:
         """Count a step that has nothing to do, in one line."""
         self.done += 1

@@ -11,6 +11,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -53,8 +54,9 @@ class ReadyWatch:
         self._thread = threading.Thread(target=self._watch, daemon=True)
         ready_path(environment).unlink(missing_ok=True)
 
-    def start(self) -> None:
-        """Begin watching."""
+    def start(self, say: Callable[[str], None]) -> None:
+        """Begin watching; `say` prints a line into the log."""
+        self._say = say
         self._thread.start()
 
     def stop(self) -> None:
@@ -65,7 +67,7 @@ class ReadyWatch:
         environment = self._environment
         if not self._await(f"{environment.url}/healthz"):
             return
-        print(f"Pages are up at {environment.url} · the engine needs a little longer", flush=True)
+        self._say(f"pages are up at {environment.url}; the engine needs a little longer")
         if not self._await(f"{environment.engine_url}/health"):
             return
         while not self._stopped.is_set():

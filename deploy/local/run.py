@@ -26,7 +26,7 @@ def main() -> int:
     printer = LogPrinter(sys.stdout, environment.logs, verbose=environment.verbose)
     watch = ReadyWatch(environment, started)
     print(f"\nStarting · full logs in {environment.logs} · Ctrl-C stops everything", flush=True)
-    runner = Runner(environment, printer, on_start=watch.start)
+    runner = Runner(environment, printer, watch)
     try:
         runner.loop()
     finally:

@@ -31,7 +31,7 @@ START_TIMEOUT_S = 600.0
 STOP_TIMEOUT_S = 40.0
 POLL_S = 0.2
 MAX_TOKENS = 48
-REUSED = ("demo-vectors",)
+REUSED = ("vectors-cache",)
 
 
 @dataclass(frozen=True)

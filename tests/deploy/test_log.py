@@ -34,7 +34,8 @@ VLLM = "(EngineCore pid=12) {level} 11-30 21:08:27 [core.py:402] {text}"
             "Can't open the file",
         ),
         ("web", "INFO:     Started server process [123]", None),
-        ("web", "21:08:27 [info     ] request method=GET", "[info     ] request method=GET"),
+        ("web", "21:08:27 [info     ] request method=GET", "request method=GET"),
+        ("web", "21:08:27 [warning  ] slow", "[warning  ] slow"),
         ("worker", "", None),
     ],
 )
