@@ -33,11 +33,10 @@ class Record:
     began_s: float = field(default_factory=time.perf_counter)
     tenant: str | None = None
     key: str | None = None
-    model: str | None = None
     revision: str | None = None
     engine: str | None = None
-    dose: str | None = None
-    outcome: str = "completed"
+    failure: str | None = None
+    outcome: str = "interrupted"
     usage: dict[str, Any] | None = None
 
     def write(self, exchange: Exchange) -> None:
@@ -101,6 +100,7 @@ async def _serve(scope: Scope, receive: Receive, send: Send) -> None:
         key = await authenticate(scope["headers"], runtime.live)
         record.tenant, record.key = key.tenant, key.prefix
         await handler(Call(exchange, key, record, runtime))
+        record.outcome = record.failure or "completed"
     except GatewayError as error:
         record.outcome = error.code or "refused"
         await exchange.refuse(error)
@@ -166,8 +166,7 @@ async def _complete(call: Call, kind: Kind) -> None:
             rewriter = StreamRewriter(model, send_usage=send_usage)
             failure = await relay_stream(upstream.response, call.exchange, headers, rewriter)
             call.record.usage = rewriter.usage
-            if failure is not None:
-                call.record.outcome = failure.code or "engine_error"
+            call.record.failure = failure.code if failure else None
 
 
 def note_upstream(record: Record, target: Target, upstream: Upstream) -> dict[str, str]:

@@ -18,6 +18,9 @@ Send = Callable[[Any], Awaitable[None]]
 # Text conversations stay far under it; so do a few images.
 MAX_BODY_BYTES = 8 * 1024 * 1024
 
+# How long a client may take nothing of its answer before its generation is given up.
+STALL_TIMEOUT_S = 60.0
+
 # On every answer: each belongs to one key's holder, and proxies in between must pass streams on as they come.
 COMMON_HEADERS = {
     "cache-control": "private, no-store, no-transform",
@@ -27,7 +30,7 @@ COMMON_HEADERS = {
 
 
 class ClientGone(Exception):
-    """The client has hung up, so nobody can be told anything."""
+    """The client has hung up or stopped reading: nobody can be told anything."""
 
 
 class Exchange:
@@ -75,8 +78,12 @@ class Exchange:
         )
 
     async def write(self, data: bytes) -> None:
-        """Send on a part of the answer; returns when the client is ready for more."""
-        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        """Send a part of the answer; waits while the client is behind. Raises ClientGone when it takes nothing."""
+        try:
+            async with asyncio.timeout(STALL_TIMEOUT_S):
+                await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        except TimeoutError:
+            raise ClientGone from None
 
     async def finish(self, data: bytes = b"") -> None:
         self.finished = True

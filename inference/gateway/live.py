@@ -61,10 +61,12 @@ class LiveDirectory:
             await self.refreshed()
 
     async def stop(self) -> None:
-        tasks = [*self._background, *([self._upcoming] if self._upcoming else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        pending = {*self._background, *([self._upcoming] if self._upcoming else [])}
+        while pending:
+            # Once is not enough: redis-py swallows a cancellation that meets it while it connects.
+            for task in pending:
+                task.cancel()
+            _, pending = await asyncio.wait(pending, timeout=0.1)
 
     async def refreshed(self, kinds: Set[Kind] = ALL_KINDS) -> Directory:
         """A picture whose `kinds` were read after this call. Raises EngineUnavailable when they can't be read."""

@@ -122,6 +122,8 @@ def rename_answer(body: bytes, model: str) -> tuple[bytes, dict[str, Any]]:
         answer = None
     if not isinstance(answer, dict):
         raise EngineFailed("The engine's answer is no JSON object.")
+    if "error" in answer:
+        raise EngineFailed(engine_message(answer) or "The engine reported an error.")
     if head := _HEAD.match(body):
         return body[: head.start("model")] + json.dumps(model).encode() + body[head.end("model") :], answer
     return dump({**answer, "model": model}), answer

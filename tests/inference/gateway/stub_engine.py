@@ -44,6 +44,7 @@ def streams(*parts: bytes, then: str = "ends") -> Script:
         try:
             for part in parts:
                 await response.write(part)
+                stub.sent_bytes += len(part)
                 await asyncio.sleep(0)
             if then == "hangs":
                 await asyncio.Event().wait()
@@ -120,6 +121,7 @@ class StubEngine:
         self.does: Script = hello
         self.requests: list[dict[str, Any]] = []
         self.headers: list[dict[str, str]] = []
+        self.sent_bytes = 0
         self.arrived = threading.Event()
         self.aborted = threading.Event()
 

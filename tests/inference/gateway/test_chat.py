@@ -21,7 +21,7 @@ def test_a_persona_answers_under_its_own_name(
     assert answer.choices[0].message.content == "Hello!"
     assert answer.model == "acme/support"
     assert answer.usage and answer.usage.total_tokens == USAGE["total_tokens"]
-    (component,) = support.published.definition["blend"]
+    (component,) = support.draft["blend"]
     assert stub.steering == {
         "blend": [{"vector": component["vector"], "alpha": 1.5, "positions": "all"}],
     }

@@ -34,7 +34,8 @@ def ask(body: dict[str, Any], definition: Definition = PLAIN_MODEL, kind: Kind =
 
 
 def steering_of(body: dict[str, Any]) -> dict[str, Any]:
-    return json.loads(body["vllm_xargs"]["steerguard"])
+    spec: dict[str, Any] = json.loads(body["vllm_xargs"]["steerguard"])
+    return spec
 
 
 class TestThePlainModel:
