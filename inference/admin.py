@@ -55,11 +55,11 @@ class EngineAdmin(ServiceAdmin):
     def delete_model(self, request: HttpRequest, obj: Engine) -> None:
         services.remove_engine(engine=obj, actor=actor_of(request))
 
-    @admin.action(description="Enable the selected engines")
+    @admin.action(description="Enable the selected engines", permissions=["change"])
     def enable(self, request: HttpRequest, queryset: QuerySet[Engine]) -> None:
         self._set_enabled(request, queryset, True)
 
-    @admin.action(description="Disable the selected engines")
+    @admin.action(description="Disable the selected engines", permissions=["change"])
     def disable(self, request: HttpRequest, queryset: QuerySet[Engine]) -> None:
         self._set_enabled(request, queryset, False)
 

@@ -115,7 +115,10 @@ class ApiKeyAdmin(ReadOnlyAdmin):
     exclude = ("digest",)
     actions = ("revoke",)
 
-    @admin.action(description="Revoke the selected keys")
+    def has_revoke_permission(self, request: HttpRequest) -> bool:
+        return actor_of(request).has_perm("personas.change_apikey")
+
+    @admin.action(description="Revoke the selected keys", permissions=["revoke"])
     def revoke(self, request: HttpRequest, queryset: QuerySet[ApiKey]) -> None:
         for key in queryset:
             services.revoke_api_key(key=key, actor=actor_of(request))
@@ -129,7 +132,7 @@ class SteeringVectorAdmin(ReadOnlyAdmin):
     search_fields = ("name", "digest", "tenant__slug")
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return True
+        return actor_of(request).has_perm("personas.delete_steeringvector")
 
     def delete_model(self, request: HttpRequest, obj: SteeringVector) -> None:
         services.delete_vector(vector=obj, actor=actor_of(request))
@@ -180,7 +183,7 @@ class PersonaAdmin(ServiceAdmin):
     def delete_model(self, request: HttpRequest, obj: Persona) -> None:
         services.delete_persona(persona=obj, actor=actor_of(request))
 
-    @admin.action(description="Publish the drafts of the selected personas")
+    @admin.action(description="Publish the drafts of the selected personas", permissions=["change"])
     def publish(self, request: HttpRequest, queryset: QuerySet[Persona]) -> None:
         for persona in queryset:
             services.publish_persona(persona=persona, actor=actor_of(request))
