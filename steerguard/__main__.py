@@ -60,7 +60,8 @@ def _extract(options: argparse.Namespace) -> dict[str, object]:
     from rich.console import Console
     from rich.progress import Progress
 
-    from steerguard.extraction import extract_vector, load_language_model
+    from steerguard.extraction.activations import load_language_model
+    from steerguard.extraction.mean_difference import extract_vector
     from steerguard.vectors import write_vector
 
     if options.threads:

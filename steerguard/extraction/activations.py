@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from steerguard.vectors import base_model_name
 from steerguard.vectors.vector import FloatArray
 
 BATCH_TOKENS = 4_096
@@ -64,16 +64,11 @@ class AnswerActivations:
     """Tokens of each answer."""
 
 
-def model_name(model: str | os.PathLike[str]) -> str:
-    """The base model's name for a folder or hub id: its last part, as engines serve it."""
-    return Path(model).name if os.fspath(model) not in (".", "..") else Path(model).resolve().name
-
-
-def load_language_model(model: str | os.PathLike[str]) -> LanguageModel:
+def load_language_model(model: str | os.PathLike[str], *, name: str | None = None) -> LanguageModel:
     """Loads a folder or hub id in float32. Raises OSError or ValueError, as transformers does."""
     tokenizer = AutoTokenizer.from_pretrained(model)
     loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
-    return LanguageModel(model=loaded.eval(), tokenizer=tokenizer, name=model_name(model))
+    return LanguageModel(model=loaded.eval(), tokenizer=tokenizer, name=name or base_model_name(model))
 
 
 def render_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str) -> str:

@@ -10,13 +10,14 @@ from steerguard.vectors.canonical import (
     read_vectors_dir,
     write_vector,
 )
-from steerguard.vectors.vector import SteeringVector, VectorError
+from steerguard.vectors.vector import SteeringVector, VectorError, base_model_name
 
 __all__ = [
     "MAX_HEADER_BYTES",
     "MAX_VECTOR_BYTES",
     "SteeringVector",
     "VectorError",
+    "base_model_name",
     "read_vector",
     "read_vectors_dir",
     "write_vector",

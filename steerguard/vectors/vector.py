@@ -6,10 +6,12 @@ that can be wrong with a vector is refused when one is constructed, so that noth
 """
 
 import hashlib
+import os
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
@@ -36,6 +38,15 @@ class VectorError(ValueError):
 
     def __reduce__(self) -> tuple[type["VectorError"], tuple[str, str, str]]:
         return VectorError, (self.field, self.expected, self.found)
+
+
+def base_model_name(model: str | os.PathLike[str]) -> str:
+    """The `base_model` of vectors made on a folder or hub id, which is also what engines serve it as.
+
+    A folder's last part; a hub id as it is.
+    """
+    path = Path(model)
+    return path.resolve().name if path.is_absolute() or path.is_dir() else os.fspath(model)
 
 
 @dataclass(frozen=True, eq=False)

@@ -80,7 +80,8 @@ class Admission:
         self.hidden_size = hidden_size
         self.dtype_max = dtype_max
         self.blend_layers = blend_layers
-        self.max_dose = config.max_dose
+        self.dose_ceiling = config.dose_ceiling
+        self.max_dose = min(config.max_dose, config.dose_ceiling)
         self.vectors: dict[str, SteeringVector] = {}
         self.norms: dict[int, float] = {}
         self.refused: dict[str, int] = {}
@@ -161,7 +162,7 @@ class Admission:
                     f"{len(row)} in the {phase} phase",
                 )
         dose = self._dose(rows)
-        limit = min(self.max_dose, blend.max_dose) if blend.max_dose is not None else self.max_dose
+        limit = self._dose_limit(blend)
         if dose is not None and dose > limit * (1 + ROUNDING_SLACK):
             if blend.on_overdose == "clamp" and np.isfinite(dose):
                 scaled = blend.scaled(limit / dose)
@@ -172,6 +173,17 @@ class Admission:
             raise Overdose(f"{SPEC_KEY}.blend", f"a relative dose of at most {limit:g}", f"{dose:.3g} at block {block}")
         self._check_finite(rows)
         return Admitted(blend, encode_plan(blend), dose)
+
+    def _dose_limit(self, blend: Blend) -> float:
+        if blend.max_dose is None:
+            return self.max_dose
+        if blend.max_dose > self.dose_ceiling:
+            raise BlendError(
+                f"{SPEC_KEY}.max_dose",
+                f"at most {self.dose_ceiling:g}, this engine's ceiling (STEERGUARD_DOSE_CEILING)",
+                f"{blend.max_dose:g}",
+            )
+        return blend.max_dose
 
     def _rows(self, blend: Blend) -> dict[str, dict[int, FloatArray]]:
         prompt = sum_row((c for c in blend.components if c.adds_in("prompt")), self.vectors)

@@ -8,6 +8,7 @@ from steerguard import __version__
 
 DEFAULT_BANK_MIB = 256
 DEFAULT_MAX_DOSE = 2.0
+DEFAULT_DOSE_CEILING = 8.0
 
 
 @dataclass(frozen=True)
@@ -19,7 +20,9 @@ class PluginConfig:
     max_blend_layers: int | None = None
     """Blocks one phase of a blend may steer (`STEERGUARD_MAX_BLEND_LAYERS`); None: as many as the bank has room for."""
     max_dose: float = DEFAULT_MAX_DOSE
-    """Highest relative dose of a blend at any block (`STEERGUARD_MAX_DOSE`)."""
+    """Highest relative dose at any block of a blend that sets no limit of its own (`STEERGUARD_MAX_DOSE`)."""
+    dose_ceiling: float = DEFAULT_DOSE_CEILING
+    """Highest limit that a blend may set for itself (`STEERGUARD_DOSE_CEILING`)."""
 
     @classmethod
     def from_environment(cls) -> "PluginConfig":
@@ -29,6 +32,7 @@ class PluginConfig:
             bank_mib=_positive_int("STEERGUARD_BANK_MIB", str(DEFAULT_BANK_MIB)),
             max_blend_layers=None if layers is None else _positive_int("STEERGUARD_MAX_BLEND_LAYERS", layers),
             max_dose=_positive_float("STEERGUARD_MAX_DOSE", str(DEFAULT_MAX_DOSE)),
+            dose_ceiling=_positive_float("STEERGUARD_DOSE_CEILING", str(DEFAULT_DOSE_CEILING)),
         )
 
     def blend_layers(self, *, num_layers: int, hidden_size: int, itemsize: int, max_num_seqs: int) -> int:

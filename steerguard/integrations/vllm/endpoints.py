@@ -17,6 +17,7 @@ from starlette.datastructures import State
 
 from steerguard.blend import BlendError
 from steerguard.integrations.vllm.admission import Admission, Receipt, collect_receipt
+from steerguard.integrations.vllm.norms import merge, probe_parameters, probe_prompts
 from steerguard.integrations.vllm.patches import current_admission, is_installed
 from steerguard.vectors import MAX_VECTOR_BYTES, SteeringVector, VectorError, read_vector
 
@@ -43,12 +44,32 @@ class SteeringEndpoints:
             # Each API server would know only the vectors registered through itself.
             raise RuntimeError("SteerGuard needs --api-server-count 1, found more")
         admission = current_admission()
+        admission.set_norms(await measure_norms(engine_client, admission.num_layers))
         state.steerguard = EngineVectors(engine_client, admission)
 
 
 def create_endpoint_plugin() -> SteeringEndpoints:
     """Entry point of `vllm.endpoint_plugins`."""
     return SteeringEndpoints()
+
+
+async def measure_norms(engine_client: Any, num_layers: int) -> dict[int, float]:
+    """Reference norms of the engine's model, by block; the engine must not be serving yet."""
+    core = engine_client.engine_core
+    prompts = probe_prompts(
+        engine_client.input_processor.tokenizer, engine_client.vllm_config.model_config.get_vocab_size()
+    )
+    await core.call_utility_async("steerguard_start_probe")
+    try:
+        await asyncio.gather(*(_finish(engine_client, i, prompt) for i, prompt in enumerate(prompts)))
+    finally:
+        measured = await core.call_utility_async("steerguard_finish_probe")
+    return merge(measured, num_layers)
+
+
+async def _finish(engine_client: Any, index: int, prompt: Any) -> None:
+    async for _ in engine_client.generate(prompt, probe_parameters(), f"steerguard-probe-{index}"):
+        pass
 
 
 class EngineVectors:
@@ -90,6 +111,7 @@ class EngineVectors:
             "num_layers": self.admission.num_layers,
             "dtype": self.dtype,
             "max_dose": self.admission.max_dose,
+            "dose_ceiling": self.admission.dose_ceiling,
             "norms": {str(block): norm for block, norm in sorted(self.admission.norms.items())},
             "refused": dict(self.admission.refused),
             **core,

@@ -11,7 +11,8 @@ from typing import Any
 
 from steerguard.blend import BlendError
 from steerguard.integrations.vllm.admission import Admission
-from steerguard.integrations.vllm.patches import current_admission, is_installed
+from steerguard.integrations.vllm.norms import merge, probe_parameters, probe_prompts
+from steerguard.integrations.vllm.patches import is_installed
 from steerguard.integrations.vllm.wire import SPEC_KEY
 from steerguard.vectors import SteeringVector, read_vectors_dir, write_vector
 
@@ -52,6 +53,8 @@ class SteerGuardPlugin:
                 "set, name steerguard in it, before the LLM is made"
             )
         plugin = cls(llm, processor.steerguard)
+        if not processor.steerguard.norms:
+            processor.steerguard.set_norms(_measure_norms(llm))
         for name, vector in (read_vectors_dir(Path(vectors_dir)) if vectors_dir is not None else {}).items():
             plugin.register(vector, name=name)
         _take_skills(llm, plugin)
@@ -82,6 +85,19 @@ class SteerGuardPlugin:
         if skill not in self.skills:
             raise BlendError(SKILL_KEY, f"one of {', '.join(sorted(self.skills)) or 'no skills'}", repr(skill)[:80])
         return {"blend": [{"vector": self.skills[skill], "alpha": alpha, "positions": positions}]}
+
+
+def _measure_norms(llm: Any) -> dict[int, float]:
+    model_config = llm.llm_engine.model_config
+    tokenizer = None if model_config.skip_tokenizer_init else llm.get_tokenizer()
+    core = llm.llm_engine.engine_core
+    _call_core(core, "steerguard_start_probe")
+    try:
+        prompts = probe_prompts(tokenizer, model_config.get_vocab_size())
+        llm.generate(prompts, probe_parameters(), use_tqdm=False)
+    finally:
+        measured = _call_core(core, "steerguard_finish_probe")
+    return merge(measured, model_config.get_total_num_hidden_layers())
 
 
 def _call_core(core: Any, method: str, *args: Any) -> Any:
@@ -136,6 +152,3 @@ def _with_spec(params: Any, plugin: SteerGuardPlugin, index: int, lists: dict[st
         raise BlendError(SKILL_KEY, "a skill for each steer_alpha", "nothing")
     copy.extra_args = extra or None
     return copy
-
-
-__all__ = ["SamplingParams", "SteerGuardPlugin", "current_admission"]

@@ -229,11 +229,20 @@ def _patch_engine_core() -> None:
     def steerguard_state(self: Any) -> dict[str, Any]:
         return registry(self).state(self.collective_rpc, unfinished_plans(self))
 
+    def steerguard_start_probe(self: Any) -> None:
+        self.collective_rpc("steerguard_start_probe")
+
+    def steerguard_finish_probe(self: Any) -> list[dict[str, float]]:
+        # msgpack has text keys only.
+        return [{str(b): n for b, n in part.items()} for part in self.collective_rpc("steerguard_finish_probe")]
+
     _replace(core, "preprocess_add_request", make_preprocess)
     _replace(core, "add_request", make_add)
     core.steerguard_register = steerguard_register
     core.steerguard_remove = steerguard_remove
     core.steerguard_state = steerguard_state
+    core.steerguard_start_probe = steerguard_start_probe
+    core.steerguard_finish_probe = steerguard_finish_probe
 
 
 def _patch_workers() -> None:
@@ -245,6 +254,8 @@ def _patch_workers() -> None:
     worker.steerguard_register = lambda self, payload: steering_of(self).register(payload)
     worker.steerguard_remove = lambda self, digest: steering_of(self).remove(digest)
     worker.steerguard_state = lambda self: steering_of(self).state()
+    worker.steerguard_start_probe = lambda self: steering_of(self).start_probe()
+    worker.steerguard_finish_probe = lambda self: steering_of(self).finish_probe()
 
     v1 = _module("v1.worker.gpu_model_runner").GPUModelRunner
     _replace(v1, "load_model", _make_load_model)

@@ -18,7 +18,8 @@ from steerguard.bank import SteeringBank
 from steerguard.blend import UNSTEERED, FloatArray, sum_row
 from steerguard.integrations.vllm.architectures import find_blocks, stream_of
 from steerguard.integrations.vllm.config import PluginConfig
-from steerguard.integrations.vllm.wire import RequestPlan, plan_of
+from steerguard.integrations.vllm.norms import NormProbe
+from steerguard.integrations.vllm.wire import RequestPlan
 from steerguard.vectors import SteeringVector, read_vector
 
 logger = logging.getLogger("vllm.steerguard")
@@ -41,7 +42,9 @@ class WorkerSteering:
     def __init__(self, model: nn.Module, shape: EngineShape, device: torch.device, config: PluginConfig) -> None:
         self.shape = shape
         self.vectors: dict[str, SteeringVector] = {}
-        blocks = find_blocks(model, shape.num_layers)
+        self._model = model
+        self._probe: NormProbe | None = None
+        self._blocks = blocks = find_blocks(model, shape.num_layers)
         self.blend_layers = config.blend_layers(
             num_layers=shape.num_layers,
             hidden_size=shape.hidden_size,
@@ -74,8 +77,18 @@ class WorkerSteering:
         self.vectors[vector.digest] = vector
 
     def remove(self, digest: str) -> None:
-        """Lets go of a vector; rows made of it stay until their space is needed, and only their own requests find them."""
+        """Lets go of a vector; its rows stay until their space is needed."""
         self.vectors.pop(digest, None)
+
+    def start_probe(self) -> None:
+        """From here on, note the norms of what the blocks put out."""
+        self.finish_probe()
+        self._probe = NormProbe(self._model, self._blocks)
+
+    def finish_probe(self) -> dict[int, float]:
+        """Mean norms of this worker's blocks since `start_probe`."""
+        probe, self._probe = self._probe, None
+        return probe.finish() if probe is not None else {}
 
     def state(self) -> dict[str, Any]:
         return {
@@ -125,11 +138,6 @@ class WorkerSteering:
         if missing:
             keep = {row for plan in plans for row in (plan.prompt_row, plan.response_row)}
             self.bank.place(missing, keep)
-
-
-def steering_plan(sampling_params: Any) -> RequestPlan | None:
-    """The plan that admission put into a request's sampling parameters, or None."""
-    return plan_of(sampling_params)
 
 
 def _steer_block(block: nn.Module, bank: SteeringBank, position: int) -> None:

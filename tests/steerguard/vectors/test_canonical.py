@@ -41,9 +41,7 @@ def vectors(draw: st.DrawFn) -> SteeringVector:
 
 def small() -> SteeringVector:
     layers = {10: np.arange(1, 5, dtype=np.float32), 2: np.ones(4, np.float32)}
-    return SteeringVector(
-        layers, hidden_size=4, base_model="demo", name="cheerful", provenance={"by": "test"}
-    )
+    return SteeringVector(layers, hidden_size=4, base_model="demo", name="cheerful", provenance={"by": "test"})
 
 
 def encode(header: object, data: bytes = b"") -> bytes:
@@ -60,9 +58,7 @@ def metadata(**changed: object) -> dict[str, object]:
     }
 
 
-def tensor(
-    start: int = 0, dtype: str = "F32", shape: tuple[int, ...] = (2,), size: int = 8
-) -> dict[str, object]:
+def tensor(start: int = 0, dtype: str = "F32", shape: tuple[int, ...] = (2,), size: int = 8) -> dict[str, object]:
     return {"dtype": dtype, "shape": list(shape), "data_offsets": [start, start + size]}
 
 

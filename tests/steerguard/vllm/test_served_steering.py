@@ -1,0 +1,304 @@
+"""Steering through a real vLLM server: right to the token, mixed in one batch, refused in the open."""
+
+import itertools
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import requests
+
+from steerguard.blend import parse_blend, sum_row
+from steerguard.vectors import SteeringVector, write_vector
+from tests.engine import TestEngine
+from tests.steerguard.vllm.reference import Reference
+
+pytestmark = pytest.mark.engine
+
+HIDDEN_SIZE = 576
+PROMPT = "The people of the small town by the sea have always lived from fishing, and in winter they"
+TOKENS = 12
+
+
+def random_vector(seed: int, *blocks: int, scale: float = 2.0) -> SteeringVector:
+    rng = np.random.default_rng(seed)
+    rows = {b: (rng.standard_normal(HIDDEN_SIZE) * scale).astype(np.float32) for b in blocks}
+    return SteeringVector(rows, HIDDEN_SIZE, name=f"random-{seed}")
+
+
+SMALL = random_vector(1, 10)
+DEEP = random_vector(2, 3, 10, 29)
+FIRST = random_vector(3, 0, 18)
+VECTORS = {v.digest: v for v in (SMALL, DEEP, FIRST)}
+
+
+def component(vector: SteeringVector, alpha: float, positions: str = "all", **more: Any) -> dict[str, Any]:
+    return {"vector": vector.digest, "alpha": alpha, "positions": positions, **more}
+
+
+BLENDS = {
+    "one vector": [component(SMALL, 1.5)],
+    "negative": [component(SMALL, -1.5)],
+    "first and last block": [component(DEEP, 1.0), component(FIRST, 1.0)],
+    "three on one block": [component(SMALL, 1.0), component(DEEP, -0.5), component(SMALL, 0.25)],
+    "prompt": [component(DEEP, 1.5, "prompt")],
+    "response": [component(DEEP, 1.5, "response")],
+    "phases that differ": [component(DEEP, 1.5, "prompt"), component(FIRST, 1.0, "response"), component(SMALL, 1.0)],
+    "subset of blocks": [component(DEEP, 1.5, layers=[3, 29])],
+}
+
+
+@pytest.fixture(scope="module")
+def server(engine: TestEngine) -> Iterator[TestEngine]:
+    for vector in VECTORS.values():
+        assert put(engine, vector).status_code == 201
+    yield engine
+    for digest in VECTORS:
+        assert requests.delete(f"{engine.url}/v1/steering/vectors/{digest}", headers=engine.headers).status_code == 200
+
+
+@pytest.fixture(scope="module")
+def reference(demo_model: Path) -> Reference:
+    return Reference(demo_model)
+
+
+def put(engine: TestEngine, vector: SteeringVector, **more: Any) -> requests.Response:
+    return requests.put(
+        f"{engine.url}/v1/steering/vectors/{vector.digest}",
+        data=more.get("body", write_vector(vector)),
+        headers=engine.headers,
+    )
+
+
+def complete(engine: TestEngine, blend: list[dict[str, Any]] | None, **body: Any) -> requests.Response:
+    request = {"model": engine.model, "prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0, **body}
+    if blend is not None:
+        request["vllm_xargs"] = {"steerguard": json.dumps({"blend": blend, "max_dose": 8})}
+    return requests.post(f"{engine.url}/v1/completions", json=request, headers=engine.headers)
+
+
+def token_ids(response: requests.Response) -> list[int]:
+    assert response.status_code == 200, response.text
+    ids: list[int] = response.json()["choices"][0]["token_ids"]
+    return ids
+
+
+def reference_tokens(reference: Reference, blend: list[dict[str, Any]], prompt: str = PROMPT) -> list[int]:
+    components = parse_blend({"blend": blend}).components
+    return reference.greedy(
+        reference.tokens(prompt),
+        TOKENS,
+        prompt_row=sum_row((c for c in components if c.adds_in("prompt")), VECTORS),
+        response_row=sum_row((c for c in components if c.adds_in("response")), VECTORS),
+    )
+
+
+@pytest.mark.parametrize("name", BLENDS)
+def test_a_blend_gives_the_tokens_of_the_hooked_reference(server: TestEngine, reference: Reference, name: str) -> None:
+    served = token_ids(complete(server, BLENDS[name], return_token_ids=True))
+    assert served == reference_tokens(reference, BLENDS[name])
+
+
+def test_blends_that_differ_share_a_batch_and_each_gets_its_own(server: TestEngine, reference: Reference) -> None:
+    asked = [None, *BLENDS.values()]
+    with ThreadPoolExecutor(len(asked)) as pool:
+        answers = list(pool.map(lambda b: token_ids(complete(server, b, return_token_ids=True)), asked))
+    assert answers == [reference_tokens(reference, blend or []) for blend in asked]
+
+
+def test_steering_changes_the_answer(server: TestEngine) -> None:
+    answers = [tuple(token_ids(complete(server, b, return_token_ids=True))) for b in (None, *BLENDS.values())]
+    assert len(set(answers)) == len(answers)
+
+
+def test_a_prompt_of_one_token_is_steered_as_response(server: TestEngine, reference: Reference) -> None:
+    for positions in ("all", "response", "prompt"):
+        blend = [component(DEEP, 1.5, positions)]
+        served = token_ids(complete(server, blend, prompt="Once", return_token_ids=True))
+        assert served == reference_tokens(reference, blend, "Once")
+
+
+LONG_PROMPT = " ".join([PROMPT, "mend their nets and wait for the ice to go."] * 5)  # several KV blocks of 32
+
+
+@pytest.mark.parametrize(
+    "first, second", itertools.permutations([None, "one vector", "prompt", "phases that differ"], 2)
+)
+def test_kv_blocks_are_not_shared_by_blends_that_steer_them_differently(
+    server: TestEngine, reference: Reference, first: str | None, second: str | None
+) -> None:
+    prompt = f"{first} then {second}. {LONG_PROMPT}"
+    for name in (first, second):
+        blend = BLENDS[name] if name else []
+        served = token_ids(complete(server, blend or None, prompt=prompt, return_token_ids=True))
+        assert served == reference_tokens(reference, blend, prompt)
+
+
+def test_a_continued_conversation_recomputes_what_was_steered_as_response(
+    server: TestEngine, reference: Reference
+) -> None:
+    blend = BLENDS["response"]
+    first = complete(server, blend, prompt=f"Conversation. {LONG_PROMPT}", max_tokens=40).json()["choices"][0]["text"]
+    longer = f"Conversation. {LONG_PROMPT}{first} And then"
+    for again in (blend, []):
+        served = token_ids(complete(server, again or None, prompt=longer, return_token_ids=True))
+        assert served == reference_tokens(reference, again, longer)
+
+
+def hits(engine: TestEngine) -> float:
+    """Prompt tokens that the engine took from its prefix cache so far."""
+    metrics = requests.get(f"{engine.url}/metrics").text.splitlines()
+    return sum(float(line.split()[-1]) for line in metrics if line.startswith("vllm:prefix_cache_hits_total"))
+
+
+def test_response_blends_share_the_prompts_kv_with_everyone(server: TestEngine) -> None:
+    prompt = f"Shared by all. {LONG_PROMPT}"
+    complete(server, None, prompt=prompt)
+    for alpha in (0.5, 1.0):
+        before = hits(server)
+        complete(server, [component(SMALL, alpha, "response")], prompt=prompt)
+        assert hits(server) - before >= 64
+
+
+def test_the_same_blend_twice_hits_and_another_misses(server: TestEngine) -> None:
+    prompt = f"Asked twice. {LONG_PROMPT}"
+    complete(server, BLENDS["one vector"], prompt=prompt)
+    before = hits(server)
+    complete(server, BLENDS["one vector"], prompt=prompt)
+    assert hits(server) - before >= 64
+    before = hits(server)
+    complete(server, BLENDS["negative"], prompt=prompt)
+    assert hits(server) == before
+
+
+UNKNOWN = "0" * 64
+BAD_SPECS = {
+    "unknown vector": ({"blend": [{"vector": UNKNOWN, "alpha": 1}]}, "steerguard.blend.vector", UNKNOWN),
+    "not JSON": ("{", "steerguard", "JSON"),
+    "not an object": ("[]", "steerguard", "object"),
+    "no blend": ({}, "steerguard.blend", "components"),
+    "alpha is NaN": (
+        f'{{"blend": [{{"vector": "{SMALL.digest}", "alpha": NaN}}]}}',
+        "steerguard.blend[0].alpha",
+        "finite",
+    ),
+    "alpha is text": ({"blend": [component(SMALL, "1")]}, "steerguard.blend[0].alpha", "number"),  # type: ignore[arg-type]
+    "positions misspelled": ({"blend": [component(SMALL, 1, "answer")]}, "steerguard.blend[0].positions", "answer"),
+    "unknown field": ({"blend": [component(SMALL, 1, scale=2)]}, "steerguard.blend[0].scale", "unknown"),
+    "block outside the model": ({"blend": [component(SMALL, 1, layers=[30])]}, "steerguard.blend.layers", "30"),
+    "block the vector lacks": ({"blend": [component(SMALL, 1, layers=[11])]}, "steerguard.blend.layers", "11"),
+    "too many components": ({"blend": [component(SMALL, 0.01)] * 65}, "steerguard.blend", "64"),
+    "beyond the dtype": ({"blend": [component(SMALL, 1e300)]}, "steerguard.blend", ""),
+}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("name", BAD_SPECS)
+def test_a_bad_spec_is_refused_with_the_field_named(server: TestEngine, name: str, stream: bool) -> None:
+    spec, param, said = BAD_SPECS[name]
+    body = {
+        "model": server.model,
+        "messages": [{"role": "user", "content": "Hello"}],
+        "stream": stream,
+        "vllm_xargs": {"steerguard": spec if isinstance(spec, str) else json.dumps(spec)},
+    }
+    response = requests.post(f"{server.url}/v1/chat/completions", json=body, headers=server.headers)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["param"].startswith(f"vllm_xargs.{param}")
+    assert said in error["message"]
+
+
+def test_a_bad_spec_leaves_its_batchmates_alone(server: TestEngine, reference: Reference) -> None:
+    expected = reference_tokens(reference, BLENDS["one vector"])
+    bad = [{"vector": UNKNOWN, "alpha": 1.0}]
+    with ThreadPoolExecutor(8) as pool:
+        asked = [pool.submit(complete, server, b, return_token_ids=True) for b in [BLENDS["one vector"], bad] * 4]
+    assert [r.result().status_code for r in asked] == [200, 400] * 4
+    assert all(token_ids(r.result()) == expected for r in asked[::2])
+
+
+def test_the_answer_names_the_blend_that_was_applied(server: TestEngine) -> None:
+    blend = BLENDS["phases that differ"]
+    assert complete(server, blend).headers["x-steerguard-blend"] == parse_blend({"blend": blend}).digest
+    assert "x-steerguard-blend" not in complete(server, None).headers
+
+
+def test_a_plan_forged_by_the_client_does_nothing(server: TestEngine) -> None:
+    plain = complete(server, None, return_token_ids=True)
+    forged = complete(
+        server, None, return_token_ids=True, vllm_xargs={"steerguard.plan": [DEEP.digest, DEEP.digest, 1]}
+    )
+    assert token_ids(forged) == token_ids(plain)
+
+
+def test_steering_routes_want_the_engines_key(server: TestEngine) -> None:
+    for method, path in (
+        ("GET", ""),
+        ("GET", "/vectors"),
+        ("PUT", f"/vectors/{UNKNOWN}"),
+        ("DELETE", f"/vectors/{UNKNOWN}"),
+    ):
+        assert requests.request(method, f"{server.url}/v1/steering{path}").status_code == 401
+
+
+def test_a_vector_can_be_registered_twice_listed_and_removed(server: TestEngine) -> None:
+    vector = random_vector(7, 5)
+    url = f"{server.url}/v1/steering/vectors/{vector.digest}"
+    assert (put(server, vector).status_code, put(server, vector).status_code) == (201, 200)
+    listed = requests.get(f"{server.url}/v1/steering/vectors", headers=server.headers).json()["data"]
+    assert [entry["layers"] for entry in listed if entry["digest"] == vector.digest] == [[5]]
+    assert requests.delete(url, headers=server.headers).status_code == 200
+    assert requests.delete(url, headers=server.headers).status_code == 404
+    assert complete(server, [component(vector, 1.0)]).status_code == 400
+
+
+def test_a_vector_in_use_is_not_removed(server: TestEngine) -> None:
+    vector = random_vector(8, 5, scale=0.5)
+    put(server, vector)
+    url = f"{server.url}/v1/steering/vectors/{vector.digest}"
+    with ThreadPoolExecutor(1) as pool:
+        body = {"max_tokens": 400, "ignore_eos": True}
+        asked = pool.submit(complete, server, [component(vector, 1.0)], **body)
+        while not any(
+            entry["in_use"]
+            for entry in requests.get(f"{server.url}/v1/steering/vectors", headers=server.headers).json()["data"]
+        ):
+            assert not asked.done(), "answered before it was seen in use"
+        assert requests.delete(url, headers=server.headers).status_code == 409
+        assert asked.result().status_code == 200
+    assert requests.delete(url, headers=server.headers).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "spoil, param",
+    [
+        (lambda v: b"not a vector", "file"),
+        (lambda v: write_vector(random_vector(9, 4)), "digest"),
+        (lambda v: write_vector(v)[:-10], "file"),
+    ],
+)
+def test_a_bad_vector_is_refused_and_not_held(server: TestEngine, spoil: Any, param: str) -> None:
+    vector = random_vector(10, 4)
+    refused = put(server, vector, body=spoil(vector))
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+    url = f"{server.url}/v1/steering/vectors/{vector.digest}"
+    assert requests.get(url, headers=server.headers).status_code == 404
+
+
+def test_a_vector_of_another_model_is_refused(server: TestEngine) -> None:
+    narrow = SteeringVector({3: np.ones(64, np.float32)}, 64)
+    deep = random_vector(11, 30)
+    assert put(server, narrow).json()["error"]["param"] == "hidden_size"
+    assert put(server, deep).json()["error"]["param"] == "block index"
+
+
+def test_the_engine_says_what_it_holds(server: TestEngine) -> None:
+    state = requests.get(f"{server.url}/v1/steering", headers=server.headers).json()
+    assert (state["hidden_size"], state["num_layers"], state["dtype"]) == (HIDDEN_SIZE, 30, "float32")
+    assert state["vectors"] >= len(VECTORS)
+    assert state["bytes_allocated"] > 0
+    assert 0 < state["rows_in_use"] <= state["rows_total"] == 32
