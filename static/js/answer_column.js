@@ -1,6 +1,7 @@
 // One answer as it streams: its text, its state and its figures. Text is only ever written as text
 // nodes, so nothing a model says can become markup. Deltas are collected and written once per
-// animation frame; the text is one block per line, so a frame lays out a line and not the answer.
+// animation frame; each line is a block, so a frame lays out one line and not the whole answer (at
+// 20,000 tokens that is milliseconds against a stalled page).
 
 const AT_BOTTOM_PX = 32;
 const LIVE_FIGURES_MS = 250;
@@ -142,7 +143,12 @@ export class AnswerColumn {
     const [rest, ...lines] = this.#pending.split("\n");
     this.#pending = "";
     (this.#text.lastElementChild ?? this.#newLine()).append(rest);
-    for (const line of lines) this.#newLine().append(line);
+    for (const line of lines) {
+      // Without it an empty line would be missing when the answer is selected and copied.
+      const before = this.#text.lastElementChild;
+      if (!before.textContent) before.append(document.createElement("br"));
+      this.#newLine().append(line);
+    }
     if (follow) this.#scroll.scrollTop = this.#scroll.scrollHeight;
   }
 

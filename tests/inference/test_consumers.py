@@ -10,6 +10,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
+from websockets.typing import Origin
 
 from inference import status_feed
 from inference.asks import MAX_FRAME_CHARS
@@ -73,7 +74,7 @@ class Playground:
 Open = Callable[..., Playground]
 
 
-def question(persona: str = "acme/support", **changes: object) -> Message:
+def question(persona: object = "acme/support", **changes: object) -> Message:
     return {
         "type": "ask",
         "id": "q1",
@@ -96,7 +97,7 @@ def open_playground(gateway: Gateway) -> Iterator[Open]:
             cookies = {name: morsel.value for name, morsel in client.cookies.items()} if client else {}
             socket = connect(
                 gateway.url.replace("http", "ws", 1) + "/ws/playground/",
-                origin=origin or gateway.url,  # type: ignore[arg-type]
+                origin=Origin(origin or gateway.url),
                 additional_headers={"Cookie": "; ".join(f"{name}={value}" for name, value in cookies.items())},
                 open_timeout=TIMEOUT_S,
                 proxy=None,
