@@ -1,0 +1,153 @@
+"""Tiny random models of each supported architecture, and one vLLM run over all their blocks.
+
+`python -m tests.steerguard.vllm.tiny_models ARCHITECTURE FOLDER` makes the model in FOLDER, asks vLLM for every
+block index and positions in one mixed batch, and prints what it answered as one JSON line. A process of its own,
+because vLLM holds its engine for the life of one.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers as hf
+
+from steerguard.vectors import SteeringVector
+
+LAYERS = 4
+HIDDEN_SIZE = 128
+VOCABULARY = 256
+TOKENS = 6
+PROMPTS = ([5, 9, 200, 31, 7, 99, 14, 3, 77, 120], [17], [250, 2, 4, 8, 16, 32, 64, 128])
+POSITIONS = ("all", "prompt", "response")
+
+_COMMON: dict[str, Any] = {
+    "hidden_size": HIDDEN_SIZE,
+    "intermediate_size": 256,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "vocab_size": VOCABULARY,
+    "max_position_embeddings": 128,
+    "initializer_range": 0.15,
+    "bos_token_id": 1,
+    "eos_token_id": 0,
+    "pad_token_id": 0,
+}
+
+
+def _config(kind: str, **more: Any) -> Any:
+    return getattr(hf, kind)(**{**_COMMON, **more})
+
+
+ARCHITECTURES: dict[str, Any] = {
+    "llama": lambda: _config("LlamaConfig"),
+    "mistral": lambda: _config("MistralConfig", sliding_window=None),
+    "qwen2": lambda: _config("Qwen2Config"),
+    "qwen3": lambda: _config("Qwen3Config"),
+    "gemma2": lambda: _config("Gemma2Config", query_pre_attn_scalar=32, sliding_window=64),
+    "gemma3": lambda: _config("Gemma3TextConfig", query_pre_attn_scalar=32, sliding_window=64),
+    "phi3": lambda: _config("Phi3Config"),
+    "olmo2": lambda: _config("Olmo2Config"),
+    "mixtral": lambda: _config("MixtralConfig", num_local_experts=4, sliding_window=None),
+    "gpt2": lambda: hf.GPT2Config(
+        n_embd=HIDDEN_SIZE,
+        n_layer=LAYERS,
+        n_head=4,
+        n_positions=128,
+        vocab_size=VOCABULARY,
+        initializer_range=0.15,
+        bos_token_id=1,
+        eos_token_id=0,
+    ),
+    "opt": lambda: hf.OPTConfig(
+        hidden_size=HIDDEN_SIZE,
+        word_embed_proj_dim=HIDDEN_SIZE,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=4,
+        ffn_dim=256,
+        vocab_size=VOCABULARY,
+        max_position_embeddings=128,
+        init_std=0.15,
+        bos_token_id=1,
+        eos_token_id=0,
+        pad_token_id=0,
+    ),
+}
+
+
+def save_tiny_model(architecture: str, folder: Path) -> None:
+    """Random weights, the same each time, in float32."""
+    torch.manual_seed(0)
+    hf.AutoModelForCausalLM.from_config(ARCHITECTURES[architecture](), dtype=torch.float32).save_pretrained(folder)
+
+
+def vector_of(block: int) -> SteeringVector:
+    """One vector for each block, large enough to change what is answered."""
+    rng = np.random.default_rng(block)
+    return SteeringVector({block: (rng.standard_normal(HIDDEN_SIZE) * 3).astype(np.float32)}, HIDDEN_SIZE)
+
+
+def asked() -> list[tuple[list[int], int | None, str]]:
+    """(prompt, steered block or None, positions) of each request, steered and unsteered ones mixed."""
+    steered = [(p, block, positions) for p in PROMPTS for block in range(LAYERS) for positions in POSITIONS]
+    return [*((p, None, "all") for p in PROMPTS), *steered, *((p, None, "all") for p in PROMPTS)]
+
+
+def answer(folder: Path, **engine: Any) -> list[tuple[list[int], list[float]]]:
+    """Greedy tokens and their logprobs from vLLM, for all of `asked()` in one batch."""
+    from vllm import LLM, SamplingParams
+
+    from steerguard.integrations.vllm import SteerGuardPlugin
+
+    llm = LLM(
+        str(folder),
+        skip_tokenizer_init=True,
+        dtype="float32",
+        enforce_eager=True,
+        max_model_len=64,
+        max_num_seqs=64,
+        **{"max_num_batched_tokens": 64, **engine},  # chunks the prefill of the batch
+    )
+    plugin = SteerGuardPlugin.attach(llm)
+    digests = [plugin.register(vector_of(block)) for block in range(LAYERS)]
+    parameters = [
+        SamplingParams(
+            temperature=0,
+            max_tokens=TOKENS,
+            ignore_eos=True,
+            detokenize=False,
+            logprobs=0,
+            extra_args=None
+            if block is None
+            else {
+                "steerguard": {
+                    "blend": [{"vector": digests[block], "alpha": 1.0, "positions": positions}],
+                    "max_dose": 8,
+                    "on_overdose": "reject",
+                }
+            },
+        )
+        for _, block, positions in asked()
+    ]
+    outputs = llm.generate([{"prompt_token_ids": p} for p, _, _ in asked()], parameters, use_tqdm=False)
+    return [
+        (
+            list(o.outputs[0].token_ids),
+            [float(entry[t].logprob) for t, entry in zip(o.outputs[0].token_ids, o.outputs[0].logprobs, strict=True)],
+        )
+        for o in outputs
+    ]
+
+
+if __name__ == "__main__":
+    architecture, folder = sys.argv[1], Path(sys.argv[2])
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+    os.environ["VLLM_PLUGINS"] = "steerguard"
+    if not (folder / "config.json").exists():
+        save_tiny_model(architecture, folder)
+    print("ANSWER", json.dumps(answer(folder, **json.loads(sys.argv[3]) if len(sys.argv) > 3 else {})))
