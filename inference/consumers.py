@@ -191,7 +191,7 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # chann
 def _as_message(event: Event) -> dict[str, Any]:
     match event:
         case Started():
-            return {"type": "start", "revision": event.revision, "engine": event.engine}
+            return {"type": "start", "revision": event.revision, "engine": event.engine, "dose": event.dose}
         case Delta():
             return {"type": "delta", "text": event.text}
         case Finished():

@@ -33,12 +33,16 @@ from personas.definition import Definition
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """An engine has taken the request. `revision` is `tenant/persona@N`, None for the unsteered model."""
+    """An engine has taken the request. `revision` is `tenant/persona@N`, None for the unsteered model.
+
+    `dose` is the blend's highest over blocks; None when nothing is added or the engine doesn't know its norms.
+    """
 
     request_id: str
     revision: str | None
     base_model: str
     engine: str
+    dose: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,7 @@ async def stream_answer(
     usage: dict[str, int] = {}
     async with runtime.fleet.ask("/v1/chat/completions", body, request_id=request_id) as upstream:
         engine = upstream.engine.name
-        yield Started(request_id, revision, target.base_model, engine)
+        yield Started(request_id, revision, target.base_model, engine, float(upstream.dose) if upstream.dose else None)
         async for chunk in read_chunks(upstream.response):
             usage = chunk.get("usage") or usage
             for choice in chunk.get("choices") or ():

@@ -279,10 +279,14 @@ def test_the_real_engine_is_steered_as_the_slider_says(
     steered, unsteered = (answer(page, name).inner_text() for name in ("persona", "base"))
     assert len(unsteered) > 40
     assert steered != unsteered
+    dose = column(page, "persona").locator("[data-metric=dose]")
+    expect(dose).to_have_text(re.compile(r"^\d\.\d\d$"))
+    at_one = float(dose.inner_text())
     set_strength(page, 2.0)
     expect(column(page, "persona").locator(".answer__note")).to_have_text("at 2.0×")
     expect_done(page, "persona")
     assert answer(page, "persona").inner_text() not in (steered, unsteered)
+    assert float(dose.inner_text()) == pytest.approx(2 * at_one, abs=0.02)
     set_strength(page, 0.0)
     expect(column(page, "persona").locator(".answer__note")).to_have_text("at 0.0×")
     expect_done(page, "persona")
