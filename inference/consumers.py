@@ -31,7 +31,9 @@ from inference.gateway.errors import (
     GatewayError,
     UnknownModel,
 )
-from personas.definition import Definition
+from inference.gateway.resolve import resolve_model
+from inference.gateway.runtime import current_runtime
+from personas.definition import Definition, Sampling
 from personas.models import Persona
 
 log = structlog.get_logger("playground")
@@ -131,15 +133,17 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # chann
                 await self.close(SIGNED_OUT)
                 return
             tenant = await database_sync_to_async(_tenant_of)(user, ask.persona)
+            runtime = await current_runtime()
+            target = await resolve_model(ask.persona, tenant=tenant, live=runtime.live)
         except Exception as error:
             for column in ask.columns:
                 await self._fail(ask, column, error)
             return
         async with asyncio.TaskGroup() as columns:
             for column in ask.columns:
-                columns.create_task(self._answer_column(ask, column, tenant))
+                columns.create_task(self._answer_column(ask, column, tenant, target.definition.sampling))
 
-    async def _answer_column(self, ask: Ask, column: Column, tenant: str) -> None:
+    async def _answer_column(self, ask: Ask, column: Column, tenant: str, sampling: Sampling) -> None:
         answer = stream_answer(
             tenant=tenant,
             persona=ask.persona,
@@ -149,8 +153,8 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # chann
             # What makes two columns, and two runs, comparable.
             seed=ask.seed,
             temperature=0.0,
-            # The persona's own base model, with nothing added to it.
-            definition=Definition() if column == "base" else None,
+            # The persona's own base model with nothing added, sampled alike: what differs is what the persona adds.
+            definition=Definition(sampling=sampling) if column == "base" else None,
         )
         try:
             async with aclosing(answer) as events:

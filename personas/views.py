@@ -15,8 +15,8 @@ from personas.playground import (
     DEFAULT_MAX_TOKENS,
     MAX_MESSAGE_CHARS,
     MAX_TOKENS,
-    SAMPLE_MESSAGES,
     SOCKET_PATH,
+    split_description,
 )
 
 # What the page says of its two columns.
@@ -80,6 +80,7 @@ def _card(tenant: Tenant, persona: Persona) -> PersonaCard:
     revision = persona.published
     definition = parse_definition(revision.definition if revision else persona.draft)
     vectors = {vector.digest: vector for vector in (revision.vectors if revision else persona.draft_vectors).all()}
+    description, samples = split_description(persona.description)
     base_models = {vector.base_model for vector in vectors.values()}
     return PersonaCard(
         model=f"{tenant.slug}/{persona.slug}",
@@ -87,7 +88,7 @@ def _card(tenant: Tenant, persona: Persona) -> PersonaCard:
         tenant_name=tenant.name,
         slug=persona.slug,
         name=persona.name,
-        description=persona.description,
+        description=description,
         revision=revision.number if revision else None,
         base_model=base_models.pop() if base_models else "",
         blend=[
@@ -101,7 +102,7 @@ def _card(tenant: Tenant, persona: Persona) -> PersonaCard:
         system_prompt=definition.system_prompt,
         output_format=_format_name(definition),
         max_tokens=definition.sampling.max_tokens,
-        samples=list(SAMPLE_MESSAGES),
+        samples=samples,
     )
 
 

@@ -163,11 +163,15 @@ def test_only_the_persona_column_is_steered_and_prompted(playground: Playground,
     assert stub.last["messages"] == [{"role": "user", "content": "Hi"}]
 
 
-def test_both_columns_are_comparable(playground: Playground, stub: StubEngine) -> None:
-    playground.ask(seed=11, max_tokens=5)
+def test_both_columns_are_sampled_alike(
+    playground: Playground, stub: StubEngine, acme: Tenant, make_persona: MakePersona
+) -> None:
+    make_persona(acme, "warm", sampling={"temperature": 0.9, "repetition_penalty": 1.1})
+    playground.ask("acme/warm", seed=11, max_tokens=5)
     playground.answers("persona", "base")
     for body in stub.requests:
         assert (body["temperature"], body["seed"], body["max_tokens"]) == (0, 11, 5)
+        assert body["repetition_penalty"] == 1.1
     assert len({body["cache_salt"] for body in stub.requests}) == 1
 
 

@@ -60,6 +60,18 @@ def test_a_draft_is_shown_as_one(acme: Tenant, alice_client: Client) -> None:
     assert "<em>draft</em>" in alice_client.get("/playground/").content.decode()
 
 
+def test_what_a_description_says_to_try_is_suggested_first(acme: Tenant, alice_client: Client) -> None:
+    services.create_persona(
+        tenant=acme, slug="a", name="A", description="A pirate. Try: “Tell me about your ship.”", definition={}
+    )
+    services.create_persona(tenant=acme, slug="b", name="B", description="Try: harder", definition={})
+    pirate, other = personas_on(alice_client)
+    assert pirate["description"] == "A pirate."
+    assert pirate["samples"][0] == "Tell me about your ship."  # type: ignore[index]
+    assert other["description"] == "Try: harder"
+    assert pirate["samples"][1:] == other["samples"]  # type: ignore[index]
+
+
 def test_an_outsider_sees_nothing_of_it(
     acme: Tenant, globex: Tenant, charlie_client: Client, make_persona: MakePersona
 ) -> None:
