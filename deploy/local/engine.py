@@ -124,7 +124,7 @@ def keep_running(command: list[str], environment: dict[str, str], *, health_url:
             crashes += 1
             if not ever_ready or crashes >= CRASHES_IN_A_ROW:
                 return status or 1
-            say(f"crashed (exit {status}); starting again in {pause_s:.0f} s")
+            say(f"stopped by itself (exit {status}); starting again in {pause_s:.0f} s")
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
         except _Stopping:

@@ -4,6 +4,7 @@ A process of its own (`python -m deploy.local.prepare`), because the runner itse
 """
 
 import io
+import os
 import sys
 
 import django
@@ -17,6 +18,7 @@ from deploy.local.progress import Steps, heading
 @explained
 def main() -> int:
     """Migrate, seed, register."""
+    os.environ.setdefault("TQDM_DISABLE", "1")  # transformers' bars, beside the demo's own
     django.setup()
     heading("Preparing the database")
     steps = Steps(total=3)

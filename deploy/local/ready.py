@@ -16,13 +16,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
 from deploy.local.environment import Environment
 
 POLL_S = 0.3
+ASK_AGAIN_S = 1.0
 DEMO_QUESTION = "How was your day?"
 
 
@@ -70,11 +71,12 @@ class ReadyWatch:
         self._say(f"pages are up at {environment.url}; the engine needs a little longer")
         if not self._await(f"{environment.engine_url}/health"):
             return
+        self._await_vectors()
         while not self._stopped.is_set():
             access = read_access(environment, started_in_s=time.monotonic() - self._started)
             if access is not None and _answers(access):
                 break
-            self._stopped.wait(POLL_S)
+            self._stopped.wait(ASK_AGAIN_S)
         else:
             return
         access = read_access(environment, started_in_s=time.monotonic() - self._started)
@@ -83,6 +85,21 @@ class ReadyWatch:
         descriptor.touch(mode=0o600)
         descriptor.write_text(json.dumps(asdict(access)))
         show(access)
+
+    def _await_vectors(self) -> None:
+        """Wait until the reconciler has put vectors on the engine: a persona is refused before, with a warning."""
+        key = {"Authorization": f"Bearer {self._environment.engine_key}"}
+        request = urllib.request.Request(f"{self._environment.engine_url}/v1/steering", headers=key)  # noqa: S310
+        while not self._stopped.is_set():
+            try:
+                with urllib.request.urlopen(request, timeout=2) as answer:  # noqa: S310 -- http by construction
+                    if json.load(answer)["vectors"] > 0:
+                        return
+            except urllib.error.HTTPError:
+                return  # an engine of somebody else's: asking it will tell
+            except (OSError, ValueError, KeyError):
+                pass
+            self._stopped.wait(POLL_S)
 
     def _await(self, url: str) -> bool:
         while not self._stopped.is_set():
@@ -114,17 +131,11 @@ def read_access(environment: Environment, *, started_in_s: float) -> Access | No
 
 
 def curl_line(access: Access) -> str:
-    """A command that prints a steered answer as it is made, when pasted into a shell."""
-    body = json.dumps(
-        {
-            "model": access.persona,
-            "messages": [{"role": "user", "content": DEMO_QUESTION}],
-            "max_tokens": 60,
-            "stream": True,
-        }
-    )
+    """A command that prints a steered answer when pasted into a shell."""
+    question = {"role": "user", "content": DEMO_QUESTION}
+    body = json.dumps({"model": access.persona, "messages": [question], "max_tokens": 60})
     return (
-        f"curl -N {access.url}/v1/chat/completions \\\n"
+        f"curl -s {access.url}/v1/chat/completions \\\n"
         f"  -H 'Authorization: Bearer {access.api_key}' -H 'Content-Type: application/json' \\\n"
         f"  -d {shlex.quote(body)}"
     )
@@ -141,12 +152,12 @@ def show(access: Access) -> None:
         ("Stop", "Ctrl-C"),
     ):
         rows.append(f"{label:<9}", style="bold")
-        rows.append(f"{value}\n")
+        rows.append(value if label == "Stop" else f"{value}\n")
     console = Console(file=sys.stdout, highlight=False)
     title = f"SteerGuard is ready · {access.started_in_s:.0f} s"
     console.print()
-    console.print(Panel(Group(rows, Text("Ask it from another terminal:")), title=title, border_style="green"))
-    print(curl_line(access) + "\n", flush=True)
+    console.print(Panel(rows, title=title, border_style="green", expand=False))
+    print(f"Ask it from another terminal:\n\n{curl_line(access)}\n", flush=True)
 
 
 def _answers(access: Access) -> bool:

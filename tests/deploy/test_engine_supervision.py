@@ -77,7 +77,7 @@ def test_a_crashed_engine_comes_back_and_all_of_it_stops(starts: Path) -> None:
     first = pids(starts)[0]
 
     os.kill(first, signal.SIGKILL)
-    assert "crashed (exit -9)" in supervisor.stdout.readline()
+    assert "stopped by itself (exit -9)" in supervisor.stdout.readline()
     assert "ready after" in supervisor.stdout.readline()
     assert len(pids(starts)) == 2
     assert not group_exists(first), "the crashed engine's own children are gone too"
