@@ -89,6 +89,13 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": 5.0,  # seconds
         "options": {"expires": 5.0},  # ticks don't pile up while no worker runs
     },
+    # Somebody may be waiting in front of a page for an engine that starts.
+    "reconcile-starting-engines": {
+        "task": "inference.tasks.reconcile_engines",
+        "kwargs": {"only_starting": True},
+        "schedule": 1.0,  # seconds
+        "options": {"expires": 1.0},
+    },
 }
 
 # --- Application

@@ -7,9 +7,12 @@ from inference.models import Engine
 
 
 @shared_task  # type: ignore[untyped-decorator]
-def reconcile_engines(on_change: bool = False) -> None:
+def reconcile_engines(on_change: bool = False, only_starting: bool = False) -> None:
     """One task per enabled engine, so that one that hangs delays no other."""
-    for pk in Engine.objects.filter(enabled=True).values_list("pk", flat=True):
+    engines = Engine.objects.filter(enabled=True)
+    if only_starting:
+        engines = engines.filter(status__in=[Engine.Status.UNKNOWN, Engine.Status.STARTING])
+    for pk in engines.values_list("pk", flat=True):
         reconcile_engine.apply_async(args=[pk], kwargs={"on_change": on_change}, expires=60)
 
 

@@ -6,8 +6,10 @@ import pytest
 import redis
 from asgiref.sync import sync_to_async
 from channels.layers import get_channel_layer
+from django.conf import settings
 
-from inference import status_feed
+from config.celery import app
+from inference import status_feed, tasks
 from inference.models import Engine
 from inference.services import Observation, record_observation, register_engine
 from personas import services
@@ -65,3 +67,21 @@ async def test_open_pages_hear_of_a_new_status(db: None, valkey: redis.Redis) ->
         "engines": [{"name": "local", "status": "starting", "detail": "loading the model"}],
     }
     await layer.flush()
+
+
+def test_every_second_only_engines_that_start_are_looked_at(db: None, valkey: redis.Redis) -> None:
+    for name in ("starting", "ready", "disabled"):
+        register_engine(name=name, url="http://127.0.0.1:1")
+    Engine.objects.filter(name="ready").update(status=Engine.Status.READY)
+    Engine.objects.filter(name="disabled").update(enabled=False)
+    valkey.flushall()
+    tasks.reconcile_engines(only_starting=True)
+    assert len(queued_tasks(valkey)) == 1
+    valkey.flushall()
+    tasks.reconcile_engines()
+    assert queued_tasks(valkey) == ["inference.tasks.reconcile_engine"] * 2
+
+
+def test_every_scheduled_task_exists() -> None:
+    for entry in settings.CELERY_BEAT_SCHEDULE.values():
+        assert entry["task"] in app.tasks
