@@ -25,7 +25,14 @@ class EngineError(Exception):
 
 
 class EngineUnreachable(EngineError):
-    """Nobody answered, or not in time."""
+    """Nobody answered."""
+
+
+class EngineSlow(EngineUnreachable):
+    """No answer in time: away, or busy."""
+
+    def __init__(self) -> None:
+        super().__init__(f"no answer within {REQUEST_TIMEOUT_S:.0f} s")
 
 
 class EngineNotListening(EngineUnreachable):
@@ -110,7 +117,7 @@ class EngineClient:
                 body = await _read_bounded(response)
                 status = response.status
         except TimeoutError:
-            raise EngineUnreachable(f"no answer within {REQUEST_TIMEOUT_S:.0f} s") from None
+            raise EngineSlow from None
         except aiohttp.ClientConnectorError as error:
             if isinstance(error.os_error, ConnectionRefusedError):
                 raise EngineNotListening from None

@@ -24,6 +24,7 @@ from inference.engine_client import (
     EngineMalformed,
     EngineNotListening,
     EngineRefused,
+    EngineSlow,
     EngineState,
     VectorBusy,
     connect,
@@ -42,6 +43,8 @@ PASS_LIMIT_S = 45.0
 LOCK_S = 60.0
 # For so long after its registration, an engine that doesn't listen yet is thought to be loading its model.
 STARTING_GRACE = timedelta(minutes=15)
+# An engine in service that doesn't answer in time is thought to be busy, for so long since it last did.
+BUSY_GRACE = timedelta(minutes=1)
 
 
 @dataclass(frozen=True)
@@ -59,22 +62,24 @@ class WantedVector:
 
 def reconcile_exclusively(pk: int, *, on_change: bool) -> None:
     """One pass over the engine, unless one is under way, which then is followed by another if `on_change`."""
-    lock = valkey().lock(f"steerguard:reconcile:{pk}", timeout=LOCK_S)
     again = f"steerguard:reconcile:{pk}:again"
-    if not lock.acquire(blocking=False):
-        if on_change:
-            valkey().set(again, 1, ex=int(LOCK_S))
-        return
-    try:
-        valkey().delete(again)
-        engine = Engine.objects.filter(pk=pk, enabled=True).first()
-        if engine is not None:
-            async_to_sync(reconcile)(engine)
-    finally:
-        if lock.owned():
-            lock.release()
-    if valkey().getdel(again):
-        reconcile_exclusively(pk, on_change=True)
+    while True:
+        lock = valkey().lock(f"steerguard:reconcile:{pk}", timeout=LOCK_S)
+        if not lock.acquire(blocking=False):
+            if on_change:
+                valkey().set(again, 1, ex=int(LOCK_S))
+            return
+        try:
+            valkey().delete(again)
+            engine = Engine.objects.filter(pk=pk, enabled=True).first()
+            if engine is not None:
+                async_to_sync(reconcile)(engine)
+        finally:
+            if lock.owned():
+                lock.release()
+        if not valkey().getdel(again):
+            return
+        on_change = True
 
 
 async def reconcile(engine: Engine) -> Observation:
@@ -180,6 +185,8 @@ def _explain(engine: Engine, error: Exception) -> Observation:
     match error:
         case EngineNotListening() if _may_be_starting(engine):
             return Observation(status=Engine.Status.STARTING, detail="loading the model, which takes a minute or two")
+        case EngineSlow() | TimeoutError() if _may_be_busy(engine):
+            return Observation(status=Engine.Status.READY, detail="busy: slow to answer")
         case EngineRefused(status=401 | 403):
             return Observation(status=Engine.Status.INCOMPATIBLE, detail="refuses the key that it was registered with")
         case EngineRefused(status=404):
@@ -203,6 +210,12 @@ def _explain(engine: Engine, error: Exception) -> Observation:
 def _may_be_starting(engine: Engine) -> bool:
     seen_since = engine.last_seen_at is not None and engine.last_seen_at >= engine.registered_at
     return not seen_since and timezone.now() < engine.registered_at + STARTING_GRACE
+
+
+def _may_be_busy(engine: Engine) -> bool:
+    if engine.status != Engine.Status.READY or engine.last_seen_at is None:
+        return False
+    return timezone.now() < engine.last_seen_at + BUSY_GRACE
 
 
 def _count(number: int) -> str:

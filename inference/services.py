@@ -47,13 +47,15 @@ def register_engine(
     """
     engine = Engine.objects.select_for_update().filter(name=name).first() or Engine(name=name)
     is_new = engine.pk is None
-    engine.url = url.strip().rstrip("/")
+    url = url.strip().rstrip("/")
+    if url != engine.url:
+        engine.boot_id, engine.placed_digests = "", []
+    engine.url = url
     engine.api_key = api_key
     engine.expected_base_model = expected_base_model
     engine.enabled = True
     engine.registered_at = timezone.now()
     engine.status, engine.status_detail = Engine.Status.UNKNOWN, "not looked at yet"
-    engine.boot_id, engine.placed_digests = "", []
     saved(engine)
     record(None, actor, "engine.registered" if is_new else "engine.changed", name, {"url": url})
     announce("engine", engine=name, event="registered")

@@ -13,7 +13,7 @@ from personas.changes import changed
 def reconcile_on_change(sender: object, *, kind: str, subject: Mapping[str, str | int | None], **_signal: Any) -> None:
     """Queue a pass over the engines. A failure is logged by personas.changes; the next tick makes up for it."""
     if kind in ("vector", "persona") or (kind == "engine" and subject.get("event") == "registered"):
-        tasks.reconcile_engines.delay(on_change=True)
+        tasks.reconcile_engines.apply_async(kwargs={"on_change": True}, expires=30)
 
 
 @receiver(changed)

@@ -84,6 +84,19 @@ def test_an_engine_that_does_not_answer_in_time_is_unreachable(monkeypatch: pyte
     assert "no answer within" in seen.detail
 
 
+def test_an_engine_in_service_that_does_not_answer_in_time_is_busy_at_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine_client, "REQUEST_TIMEOUT_S", 0.2)
+    now = timezone.now()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        busy = reconcile_at(url, status="ready", last_seen_at=now)
+        assert (busy.status, busy.detail) == ("ready", "busy: slow to answer")
+        away = reconcile_at(url, status="ready", last_seen_at=now - timedelta(minutes=2))
+        assert away.status == "unreachable"
+
+
 @pytest.mark.parametrize(
     ("answer", "status", "detail"),
     [

@@ -45,6 +45,12 @@ def test_registering_again_changes_what_is_known(alice: User) -> None:
     assert [event.action for event in AuditEvent.objects.all()] == ["engine.changed", "engine.registered"]
 
 
+def test_what_was_put_on_an_engine_is_remembered_until_its_address_changes() -> None:
+    services.note_placed(engine=register(), boot_id="boot-1", digests={"d"})
+    assert register(api_key="new").placed_digests == ["d"]
+    assert register(url="http://10.0.0.5:8000").placed_digests == []
+
+
 @pytest.mark.parametrize(
     "url",
     [
