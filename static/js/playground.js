@@ -156,6 +156,9 @@ function obstacle() {
 function showReadiness() {
   const reason = obstacle();
   element("ask-reason").textContent = reason;
+  // What is over in a moment isn't worth moving the answers for.
+  const passing = connection === "connecting" || (connection === "open" && !engines);
+  element("ask-reason").classList.toggle("visually-hidden", passing);
   askButton.setAttribute("aria-disabled", String(reason !== ""));
   stopButton.setAttribute("aria-disabled", String(run === null));
   element("ask-label").textContent = answered.persona || answered.base ? "Run again" : "Ask";
@@ -163,7 +166,15 @@ function showReadiness() {
 
 // What decides the unsteered answer; at temperature 0 and a fixed seed the same question needs no second answer.
 function baseQuestion() {
-  return JSON.stringify([prompt.value, seed.value, maxTokens.value, persona.base_model]);
+  return JSON.stringify([persona.model, prompt.value, seed.value, maxTokens.value]);
+}
+
+// The input's number within its own bounds; the input shows what is used.
+function bounded(input, fallback) {
+  const value = Math.round(Number(input.value));
+  const given = input.value.trim() === "" || Number.isNaN(value) ? fallback : value;
+  input.value = Math.min(Number(input.max), Math.max(Number(input.min), given));
+  return Number(input.value);
 }
 
 function ask(keys) {
@@ -182,8 +193,8 @@ function ask(keys) {
     messages: [{ role: "user", content: prompt.value }],
     strength: Number(strength.value),
     columns: keys,
-    max_tokens: Number(maxTokens.value) || page.default_max_tokens,
-    seed: Number(seed.value) || 0,
+    max_tokens: bounded(maxTokens, page.default_max_tokens),
+    seed: bounded(seed, 0),
   });
   if (!sent) return;
   // The server gives up the question before; whatever of it still streamed here was cut short.
@@ -249,6 +260,13 @@ function showEngines() {
   showReadiness();
 }
 
+// Another revision than the page was loaded with: published or rolled back meanwhile.
+function noticeRevision(name) {
+  const number = Number(name.split("@").at(-1));
+  if (number !== persona.revision)
+    element("persona-revision").textContent = `revision ${number} now, reload to see its blend`;
+}
+
 function receive(message) {
   if (message.type === "engines") {
     engines = message.engines;
@@ -267,7 +285,10 @@ function receive(message) {
   if (!run || message.id !== run.id || !run.open.has(message.column)) return; // of a question given up
   const column = columns[message.column];
   if (message.type === "delta") column.append(message.text);
-  else if (message.type === "start") column.start(message);
+  else if (message.type === "start") {
+    column.start(message);
+    if (message.column === "persona") noticeRevision(message.revision);
+  }
   else if (message.type === "done") {
     column.finish(message);
     close(message.column);
@@ -328,7 +349,7 @@ addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
     event.preventDefault();
     ask(BOTH);
-  } else if (event.key === "Escape" && run) stop();
+  } else if (event.key === "Escape" && run && !event.defaultPrevented) stop();
 });
 
 strength.addEventListener("input", showStrength);

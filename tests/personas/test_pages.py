@@ -5,6 +5,7 @@ import re
 
 import pytest
 from django.contrib.auth.models import User
+from django.template.loader import render_to_string
 from django.test import Client
 
 from personas import services
@@ -141,3 +142,21 @@ def test_fifty_personas_take_few_queries(
     with django_assert_max_num_queries(8):  # type: ignore[operator]
         assert len(personas_on(alice_client)) == 50
     assert Persona.objects.count() == 50
+
+
+@pytest.mark.django_db
+def test_an_unknown_address_says_so(client: Client) -> None:
+    response = client.get("/nowhere/")
+    assert response.status_code == 404
+    assert "There is nothing here" in response.content.decode()
+
+
+@pytest.mark.django_db
+def test_an_expired_form_says_so() -> None:
+    response = Client(enforce_csrf_checks=True).post("/login/", {"username": "alice", "password": "alice"})
+    assert response.status_code == 403
+    assert "This form has expired" in response.content.decode()
+
+
+def test_a_failure_has_a_page_that_needs_nothing() -> None:
+    assert "Something went wrong on our side" in render_to_string("500.html")
