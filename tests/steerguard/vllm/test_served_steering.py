@@ -276,10 +276,11 @@ def test_a_vector_in_use_is_not_removed(server: TestEngine) -> None:
 @pytest.mark.parametrize(
     "spoil, param",
     [
-        (lambda v: b"not a vector", "file"),
+        (lambda v: b"not a vector", "header length"),
         (lambda v: write_vector(random_vector(9, 4)), "digest"),
         (lambda v: write_vector(v)[:-10], "file"),
     ],
+    ids=["no vector", "another vector", "cut short"],
 )
 def test_a_bad_vector_is_refused_and_not_held(server: TestEngine, spoil: Any, param: str) -> None:
     vector = random_vector(10, 4)
