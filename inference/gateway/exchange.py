@@ -18,6 +18,9 @@ Send = Callable[[Any], Awaitable[None]]
 # Text conversations stay far under it; so do a few images.
 MAX_BODY_BYTES = 8 * 1024 * 1024
 
+# Proxies close connections that are silent for a minute or less.
+KEEP_ALIVE_S = 15.0
+
 # How long a client may take nothing of its answer before its generation is given up.
 STALL_TIMEOUT_S = 60.0
 
@@ -43,6 +46,11 @@ class Exchange:
         self.finished = False
         self._receive = receive
         self._send = send
+        self._now_s = asyncio.get_running_loop().time
+        self._last_s = self._now_s()
+        self._writing = False
+        self._task: asyncio.Task[Any] | None = None
+        self._gone = False
 
     async def read_json(self) -> dict[str, Any]:
         """The body, which has to be a JSON object. Raises BodyTooLarge, InvalidRequest, ClientGone."""
@@ -78,12 +86,11 @@ class Exchange:
         )
 
     async def write(self, data: bytes) -> None:
-        """Send a part of the answer; waits while the client is behind. Raises ClientGone when it takes nothing."""
-        try:
-            async with asyncio.timeout(STALL_TIMEOUT_S):
-                await self._send({"type": "http.response.body", "body": data, "more_body": True})
-        except TimeoutError:
-            raise ClientGone from None
+        """Send a part of the answer; waits while the client is behind."""
+        self._writing = True
+        self._last_s = self._now_s()
+        await self._send({"type": "http.response.body", "body": data, "more_body": True})
+        self._writing = False
 
     async def finish(self, data: bytes = b"") -> None:
         self.finished = True
@@ -113,29 +120,56 @@ class Exchange:
 
         Only for after the body has been read: the next message is then the hang-up.
         """
-        task = asyncio.current_task()
-        if task is None:
-            raise RuntimeError("not in a task")
-        gone = False
-
-        async def watch() -> None:
-            nonlocal gone
-            while (await self._receive())["type"] != "http.disconnect":
-                pass
-            # A server also says "disconnect" once the answer is complete.
-            if not self.finished:
-                gone = True
-                task.cancel()
-
-        watcher = asyncio.create_task(watch(), name="gateway-client-watch")
+        self._task = asyncio.current_task()
+        watcher = asyncio.create_task(self._watch(), name="gateway-client-watch")
         try:
             yield
         except asyncio.CancelledError:
-            if not gone or task.uncancel():
+            if not self._gone or (self._task is not None and self._task.uncancel()):
                 raise
             raise ClientGone from None
         finally:
             watcher.cancel()
+
+    @contextlib.asynccontextmanager
+    async def kept_alive(self, comment: bytes) -> AsyncIterator[None]:
+        """While the block streams: sends `comment` in every KEEP_ALIVE_S of silence, and hangs up on a client that
+        takes nothing for STALL_TIMEOUT_S. One timer for the stream and none for a chunk, of which there are thousands.
+        """
+        pulse = asyncio.create_task(self._pulse(comment), name="gateway-keep-alive")
+        try:
+            yield
+        finally:
+            pulse.cancel()
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        # A server also says "disconnect" once the answer is complete.
+        if not self.finished:
+            self._hang_up()
+
+    async def _pulse(self, comment: bytes) -> None:
+        while True:
+            limit_s = STALL_TIMEOUT_S if self._writing else KEEP_ALIVE_S
+            if (rest_s := self._last_s + limit_s - self._now_s()) > 0:
+                await asyncio.sleep(min(rest_s, KEEP_ALIVE_S))
+            elif self._writing:
+                self._hang_up()
+                return
+            else:
+                try:
+                    async with asyncio.timeout(STALL_TIMEOUT_S):
+                        await self._send({"type": "http.response.body", "body": comment, "more_body": True})
+                except TimeoutError:
+                    self._hang_up()
+                    return
+                self._last_s = self._now_s()
+
+    def _hang_up(self) -> None:
+        self._gone = True
+        if self._task is not None:
+            self._task.cancel()
 
 
 def parse_json(body: bytes) -> dict[str, Any]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import aiohttp
@@ -11,9 +10,6 @@ import aiohttp
 from inference.gateway.errors import EngineFailed, EngineUnavailable, GatewayError
 from inference.gateway.exchange import Exchange
 from inference.gateway.sse import DONE_EVENT, EVENT_END, KEEP_ALIVE, EventSplitter, StreamRewriter, rename_answer
-
-# Proxies close connections that are silent for a minute or less.
-KEEP_ALIVE_S = 15.0
 
 # Far above any whole answer; what an engine sends without end must not fill our memory.
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
@@ -55,14 +51,12 @@ async def relay_stream(
     splitter = EventSplitter()
     failure: GatewayError | None = None
     try:
-        async for chunk in with_keep_alive(response.content):
-            if chunk is None:
-                await exchange.write(KEEP_ALIVE)
-                continue
-            if out := rewriter.rewrite_all(splitter.feed(chunk)):
-                await exchange.write(out)
-            if rewriter.failure is not None:
-                break
+        async with exchange.kept_alive(KEEP_ALIVE):
+            while chunk := await response.content.readany():
+                if out := rewriter.rewrite_all(splitter.feed(chunk)):
+                    await exchange.write(out)
+                if rewriter.failure is not None:
+                    break
         if not rewriter.finished:
             failure = rewriter.failure or EngineFailed(BROKE_OFF)
     except EngineFailed as error:
@@ -75,20 +69,3 @@ async def relay_stream(
 
 def end_with(failure: GatewayError) -> bytes:
     return b"data: " + failure.body() + EVENT_END + DONE_EVENT + EVENT_END
-
-
-async def with_keep_alive(content: aiohttp.StreamReader) -> AsyncIterator[bytes | None]:
-    """The chunks as they arrive, and None whenever nothing has for KEEP_ALIVE_S."""
-    while True:
-        try:
-            async with asyncio.timeout(KEEP_ALIVE_S) as limit:
-                chunk = await content.readany()
-        except TimeoutError:
-            # The socket's own limit (an engine silent for too long) is a TimeoutError too.
-            if not limit.expired():
-                raise
-            yield None
-            continue
-        if not chunk:
-            return
-        yield chunk
