@@ -33,7 +33,7 @@ _VALKEY_LINE = re.compile(r"^\d+:[A-Z] \d+ \w+ \d+ [\d:.]+ (?P<mark>[*#.-]) (?P<
 _PREFIX = re.compile(r"^(\d\d:\d\d:\d\d )?(\[info\s*\] |INFO:\s+)?")
 _DULL = re.compile(
     r"^\s*$|Started server process|Waiting for application|Application startup|Uvicorn running|Shutting down"
-    r"|Finished server process|^\s+warnings\.warn\(|(Deprecation|Future|User)Warning: "
+    r"|Finished server process|Discarding revoked task|^\s+warnings\.warn\(|(Deprecation|Future|User)Warning: "
 )
 
 

@@ -113,8 +113,13 @@ def _convert(gguf: Path, target: Path, step: Step) -> None:
     )
     tokenizer = AutoTokenizer.from_pretrained(str(gguf.parent), gguf_file=gguf.name)
     step.note("writing")
-    model.save_pretrained(target)
-    tokenizer.save_pretrained(target)
+    try:
+        model.save_pretrained(target)
+        tokenizer.save_pretrained(target)
+    except Exception as error:  # safetensors has an exception of its own for a full disk
+        if "No space left" in str(error):
+            raise Problem(DISK_FULL) from error
+        raise
 
 
 if __name__ == "__main__":
