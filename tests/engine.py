@@ -19,6 +19,8 @@ from pathlib import Path
 import pytest
 import requests
 
+from tests.valkey import end_with_parent
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 MODEL_NAME = "SmolLM2-135M-Instruct"
 START_TIMEOUT_S = 240
@@ -73,7 +75,13 @@ class TestEngine:
         command += ["--block-size", "32", *self.arguments]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                command, env=environment, cwd=REPOSITORY, stdout=log, stderr=log, start_new_session=True
+                command,
+                env=environment,
+                cwd=REPOSITORY,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=end_with_parent,
             )
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline:
