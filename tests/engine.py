@@ -1,7 +1,7 @@
 """A real vLLM server with the plugin, one for the whole test session (fixture `engine`).
 
-float32 and eager, so that its greedy tokens can be compared with a reference; KV blocks of 32 tokens (the CPU backend's smallest), so that
-prompts of a few dozen tokens already span several.
+float32 and eager, so that its greedy tokens can be compared with a reference; KV blocks of 32 tokens (the CPU
+backend's smallest), so that prompts of a hundred tokens already span several.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 import requests
 
-from tests.valkey import end_with_parent
+from deploy.local.lifetime import end_with_parent
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 MODEL_NAME = "SmolLM2-135M-Instruct"
