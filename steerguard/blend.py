@@ -15,15 +15,17 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, Protocol, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 Positions = Literal["all", "prompt", "response"]
+Phase = Literal["prompt", "response"]
 OnOverdose = Literal["reject", "clamp"]
 FloatArray = npt.NDArray[np.float32]
 
+PHASES: tuple[Phase, ...] = get_args(Phase)
 MAX_COMPONENTS = 64
 MAX_SPEC_BYTES = 32_768
 DIGEST_CHARS = 64
@@ -69,7 +71,7 @@ class Component:
     positions: Positions = "all"
     layers: tuple[int, ...] | None = None
 
-    def adds_in(self, phase: Literal["prompt", "response"]) -> bool:
+    def adds_in(self, phase: Phase) -> bool:
         return self.alpha != 0.0 and self.positions in ("all", phase)
 
 
@@ -134,8 +136,8 @@ def parse_blend(spec: object, *, field: str = "steerguard") -> Blend:
         if max_dose <= 0:
             raise BlendError(f"{field}.max_dose", "a number above 0", f"{max_dose:g}")
     on_overdose = body.get("on_overdose")
-    if on_overdose is not None and on_overdose not in get_args(OnOverdose):
-        raise BlendError(f"{field}.on_overdose", '"reject" or "clamp"', _shown(on_overdose))
+    if on_overdose is not None:
+        on_overdose = _choice(on_overdose, get_args(OnOverdose), f"{field}.on_overdose")
     return Blend(tuple(sorted(components, key=_component_key)), max_dose, on_overdose)
 
 
@@ -216,15 +218,19 @@ def _component(entry: object, field: str) -> Component:
         raise BlendError(f"{field}.vector", f"a digest of {DIGEST_CHARS} lower-case hex digits", _shown(digest))
     if "alpha" not in body:
         raise BlendError(f"{field}.alpha", "a number", "nothing")
-    positions = body.get("positions", "all")
-    if positions not in get_args(Positions):
-        raise BlendError(f"{field}.positions", '"all", "prompt" or "response"', _shown(positions))
+    positions = _choice(body.get("positions", "all"), get_args(Positions), f"{field}.positions")
     return Component(
         digest,
         _finite(body["alpha"], f"{field}.alpha"),
         positions,
         _layers(body.get("layers"), f"{field}.layers"),
     )
+
+
+def _choice(value: object, choices: tuple[Any, ...], field: str) -> Any:
+    if not isinstance(value, str) or value not in choices:
+        raise BlendError(field, " or ".join(f'"{choice}"' for choice in choices), _shown(value))
+    return value
 
 
 def _layers(value: object, field: str) -> tuple[int, ...] | None:

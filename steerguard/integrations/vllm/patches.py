@@ -99,7 +99,7 @@ def _patch_front_end() -> None:
         """HTTP 400 in vLLM's server; a ValueError too, which is what offline callers are promised."""
 
     def refuse(error: BlendError) -> Exception:
-        return SteeringRefused(str(error), parameter=f"vllm_xargs.{error.field}")
+        return SteeringRefused(str(error), parameter=f"vllm_xargs.{error.field}")  # type: ignore[call-arg]
 
     def make_init(original: Any) -> Any:
         def __init__(self: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:

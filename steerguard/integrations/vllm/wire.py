@@ -6,9 +6,9 @@ under a key of its own. Only admission writes that key; one that a client sends 
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-from steerguard.blend import Blend, Component, row_digest
+from steerguard.blend import Blend, Component, Phase
 
 SPEC_KEY = "steerguard"  # what clients send
 PLAN_KEY = "steerguard.plan"  # what admission made of it
@@ -22,7 +22,10 @@ class RequestPlan:
     response_row: str
     all_components: tuple[Component, ...]
 
-    def components(self, phase: Literal["prompt", "response"]) -> Iterable[Component]:
+    def row(self, phase: Phase) -> str:
+        return self.prompt_row if phase == "prompt" else self.response_row
+
+    def components(self, phase: Phase) -> Iterable[Component]:
         return (c for c in self.all_components if c.adds_in(phase))
 
 
@@ -73,15 +76,3 @@ def block_extra_key(plan: RequestPlan, start: int, end: int, num_prompt_tokens: 
     if start >= boundary:
         return plan.response_row or None
     return f"{plan.prompt_row}|{boundary - start}|{plan.response_row}"
-
-
-__all__ = [
-    "PLAN_KEY",
-    "SPEC_KEY",
-    "RequestPlan",
-    "block_extra_key",
-    "encode_plan",
-    "plan_of",
-    "row_digest",
-    "vectors_of",
-]

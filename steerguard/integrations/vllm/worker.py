@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from steerguard.bank import SteeringBank
-from steerguard.blend import UNSTEERED, FloatArray, sum_row
+from steerguard.blend import PHASES, UNSTEERED, FloatArray, sum_row
 from steerguard.integrations.vllm.architectures import find_blocks, stream_of
 from steerguard.integrations.vllm.config import PluginConfig
 from steerguard.integrations.vllm.norms import NormProbe
@@ -132,7 +132,8 @@ class WorkerSteering:
     def _place(self, plans: Sequence[RequestPlan]) -> None:
         missing: dict[str, dict[int, FloatArray]] = {}
         for plan in plans:
-            for digest, phase in ((plan.prompt_row, "prompt"), (plan.response_row, "response")):
+            for phase in PHASES:
+                digest = plan.row(phase)
                 if digest != UNSTEERED and digest not in missing and not self.bank.has(digest):
                     missing[digest] = sum_row(plan.components(phase), self.vectors)
         if missing:
@@ -150,17 +151,16 @@ def _steer_block(block: nn.Module, bank: SteeringBank, position: int) -> None:
     block.register_buffer("steerguard_bank", bank.bank, persistent=False)
     block.register_buffer("steerguard_slots", bank.slots[position], persistent=False)
     block.register_buffer("steerguard_rows", bank.row_of_token, persistent=False)
-    cls = type(block)
+    cls: Any = type(block)
     if "steerguard_forward" not in cls.__dict__:
-        original = cls.forward
-        cls.steerguard_forward = original  # type: ignore[attr-defined]
-        cls.forward = _steered_forward(original, split=stream_of(block) == "split")  # type: ignore[method-assign]
+        cls.steerguard_forward = cls.forward
+        cls.forward = _steered_forward(cls.forward, split=stream_of(block) == "split")
 
 
 def _steered_forward(original: Any, *, split: bool) -> Any:
     if split:
 
-        def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
             output = original(self, *args, **kwargs)
             if not hasattr(self, "steerguard_bank"):
                 return output
@@ -170,7 +170,7 @@ def _steered_forward(original: Any, *, split: bool) -> Any:
 
     else:
 
-        def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
             hidden_states = original(self, *args, **kwargs)
             if not hasattr(self, "steerguard_bank"):
                 return hidden_states
