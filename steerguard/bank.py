@@ -57,7 +57,7 @@ class SteeringBank:
         self._slots_of_row: dict[int, list[int]] = {}
         self._free_rows = list(range(max_rows, 0, -1))
         self._free_slots = list(range(max_slots, 0, -1))
-        self._tokens_written = 0
+        self._written = np.zeros(0, dtype=np.int32)
 
     @property
     def rows_in_use(self) -> int:
@@ -121,19 +121,22 @@ class SteeringBank:
     def write_rows(self, row_of_token: npt.NDArray[np.int32]) -> None:
         """Sets this step's row of every scheduled token; tokens past the end (padding) add nothing."""
         count = len(row_of_token)
-        if not row_of_token.any():
-            if self._tokens_written:
-                self.row_of_token[: self._tokens_written].zero_()
-                self._tokens_written = 0
+        if np.array_equal(row_of_token, self._written):
             return
-        padded = np.zeros(max(count, self._tokens_written), dtype=np.int32)
+        padded = np.zeros(max(count, len(self._written)), dtype=np.int32)
         padded[:count] = row_of_token
         staged = torch.from_numpy(padded)
         if self.row_of_token.device.type == "cuda":
-            # A fresh pinned buffer each step: the copy may still be running when the next step is prepared.
+            # A fresh pinned buffer each time: the copy may still be running when the next step is prepared.
             staged = staged.pin_memory()
         self.row_of_token[: len(padded)].copy_(staged, non_blocking=True)
-        self._tokens_written = count
+        self._written = padded[:count]
+
+    def clear_rows(self) -> None:
+        """As `write_rows`, for a step in which no token is steered."""
+        if len(self._written):
+            self.row_of_token[: len(self._written)].zero_()
+            self._written = self._written[:0]
 
     def _make_room(self, rows: int, slots: int, keep: set[str]) -> None:
         for digest in [d for d in self._rows if d not in keep]:

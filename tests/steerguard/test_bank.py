@@ -85,7 +85,7 @@ def test_tokens_of_the_step_before_add_nothing() -> None:
     bank.write_rows(np.array([1, 2, 3], np.int32))
     bank.write_rows(np.array([2], np.int32))
     assert bank.row_of_token.tolist() == [2] + [0] * 15
-    bank.write_rows(np.zeros(2, np.int32))
+    bank.clear_rows()
     assert not bank.row_of_token.any()
 
 

@@ -306,11 +306,10 @@ def _make_prepare_inputs_v1(original: Any) -> Any:
         count = batch.num_reqs
         states = [self.requests[req_id] for req_id in batch.req_ids[:count]]
         self.steerguard.prepare_step(
-            [_plan_of_request(state) for state in states],
+            states,
+            lambda state: (_plan_of_request(state), state.num_prompt_tokens),
             batch.num_computed_tokens_cpu[:count],
             num_scheduled_tokens,
-            self.query_start_loc.np[:count],
-            [state.num_prompt_tokens for state in states],
         )
         return result
 
@@ -338,13 +337,11 @@ def _make_remove_request_v2(original: Any) -> Any:
 def _make_prepare_inputs_v2(original: Any) -> Any:
     def prepare_inputs(self: Any, *args: Any, **kwargs: Any) -> Any:
         batch = original(self, *args, **kwargs)
-        plans = [self.steerguard_plans[req_id] for req_id in batch.req_ids]
         self.steerguard.prepare_step(
-            [plan for plan, _ in plans],
+            [self.steerguard_plans[req_id] for req_id in batch.req_ids],
+            lambda described: described,
             batch.num_computed_tokens_np[: batch.num_reqs],
             np.asarray(batch.num_scheduled_tokens),
-            batch.query_start_loc_np[: batch.num_reqs],
-            [prompt_len for _, prompt_len in plans],
         )
         return batch
 

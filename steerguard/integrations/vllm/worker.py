@@ -5,9 +5,10 @@ form that `admission.py` put into their sampling parameters.
 """
 
 import logging
-from collections.abc import Sequence
+import operator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,9 @@ from steerguard.integrations.vllm.wire import RequestPlan
 from steerguard.vectors import SteeringVector, read_vector
 
 logger = logging.getLogger("vllm.steerguard")
+
+Member = TypeVar("Member")
+IntArray = npt.NDArray[np.integer[Any]]
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,10 @@ class WorkerSteering:
         self.vectors: dict[str, SteeringVector] = {}
         self._model = model
         self._probe: NormProbe | None = None
+        self._members: list[Any] = []
+        self._any_steered = False
+        self._prompt_rows = self._response_rows = np.zeros(0, np.int32)
+        self._boundaries = np.zeros(0, np.int64)
         self._blocks = blocks = find_blocks(model, shape.num_layers)
         self.blend_layers = config.blend_layers(
             num_layers=shape.num_layers,
@@ -102,32 +110,49 @@ class WorkerSteering:
 
     def prepare_step(
         self,
-        plans: Sequence[RequestPlan | None],
-        num_computed_tokens: npt.NDArray[np.integer[Any]],
-        num_scheduled_tokens: npt.NDArray[np.integer[Any]],
-        query_offsets: npt.NDArray[np.integer[Any]],
-        num_prompt_tokens: Sequence[int],
+        members: Sequence[Member],
+        describe: Callable[[Member], tuple[RequestPlan | None, int]],
+        num_computed_tokens: IntArray,
+        num_scheduled_tokens: IntArray,
     ) -> None:
         """Writes the row of each of this step's tokens, making rows that aren't in the bank yet.
 
-        All arguments are in batch order, one entry per request: its plan (None: unsteered), tokens computed before
-        this step, tokens scheduled in it, where they start in the flat batch, and its prompt length. Positions are
-        absolute, so chunks, preemption, resumption and draft tokens don't matter.
+        `members` are the batch's requests in order, as objects that stay the same from step to step; `describe`
+        gives one's plan (None: unsteered) and prompt length. The arrays have an entry per member: tokens computed
+        before this step, and tokens scheduled in it. Positions are absolute, so chunks, preemption, resumption and
+        draft tokens don't matter.
         """
-        total = int(num_scheduled_tokens.sum())
-        row_of_token = np.zeros(total, dtype=np.int32)
-        steered = [(i, plan) for i, plan in enumerate(plans) if plan is not None]
-        if steered:
-            self._place([plan for _, plan in steered])
-            for i, plan in steered:
-                start = int(query_offsets[i])
-                count = int(num_scheduled_tokens[i])
-                # The last prompt token already belongs to the response: it predicts the first answered one.
-                boundary = num_prompt_tokens[i] - 1 - int(num_computed_tokens[i])
-                split = start + min(max(boundary, 0), count)
-                row_of_token[start:split] = self.bank.row(plan.prompt_row)
-                row_of_token[split : start + count] = self.bank.row(plan.response_row)
+        if len(members) != len(self._members) or not all(map(operator.is_, members, self._members)):
+            self._set_members(members, describe)
+        if not self._any_steered:
+            self.bank.clear_rows()
+            return
+        if num_scheduled_tokens.max() == 1:  # decoding only: a token a request
+            in_response = num_computed_tokens >= self._boundaries
+            row_of_token = np.where(in_response, self._response_rows, self._prompt_rows)
+        else:
+            member = np.repeat(np.arange(len(members)), num_scheduled_tokens)
+            starts = np.cumsum(num_scheduled_tokens) - num_scheduled_tokens
+            position = np.arange(len(member)) + (num_computed_tokens - starts)[member]
+            in_response = position >= self._boundaries[member]
+            row_of_token = np.where(in_response, self._response_rows[member], self._prompt_rows[member])
         self.bank.write_rows(row_of_token)
+
+    def _set_members(
+        self, members: Sequence[Member], describe: Callable[[Member], tuple[RequestPlan | None, int]]
+    ) -> None:
+        """Takes note of a batch whose requests differ from the step's before."""
+        described = [describe(member) for member in members]
+        plans = [plan for plan, _ in described if plan is not None]
+        self._place(plans)
+        row = self.bank.row
+        self._prompt_rows = np.array([0 if p is None else row(p.prompt_row) for p, _ in described], np.int32)
+        self._response_rows = np.array([0 if p is None else row(p.response_row) for p, _ in described], np.int32)
+        # The last prompt token already belongs to the response: it predicts the first answered one.
+        self._boundaries = np.array([length - 1 for _, length in described], np.int64)
+        self._any_steered = bool(plans)
+        # Last, so that a batch that failed here is looked at again.
+        self._members = list(members)
 
     def _place(self, plans: Sequence[RequestPlan]) -> None:
         missing: dict[str, dict[int, FloatArray]] = {}
