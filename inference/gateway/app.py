@@ -172,11 +172,9 @@ async def _complete(call: Call, kind: Kind) -> None:
 def note_upstream(record: Record, target: Target, upstream: Upstream) -> dict[str, str]:
     """Put who answers on the record, and into the headers that say so."""
     record.engine = upstream.engine.name
-    headers = {"x-steerguard-engine": upstream.engine.name}
+    headers = {"x-steerguard-engine": upstream.engine.name, **upstream.steering_headers}
     if target.revision is not None:
         headers["x-steerguard-revision"] = target.revision.name
-    if (dose := upstream.dose) is not None:
-        headers["x-steerguard-dose"] = dose
     return headers
 
 

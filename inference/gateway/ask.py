@@ -103,7 +103,8 @@ async def stream_answer(
     usage: dict[str, int] = {}
     async with runtime.fleet.ask("/v1/chat/completions", body, request_id=request_id) as upstream:
         engine = upstream.engine.name
-        yield Started(request_id, revision, target.base_model, engine, float(upstream.dose) if upstream.dose else None)
+        dose = upstream.steering_headers.get("x-steerguard-dose")
+        yield Started(request_id, revision, target.base_model, engine, float(dose) if dose else None)
         async for chunk in read_chunks(upstream.response):
             usage = chunk.get("usage") or usage
             for choice in chunk.get("choices") or ():

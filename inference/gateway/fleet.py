@@ -36,6 +36,7 @@ SHUN_S = 2.0
 
 _RANK = {"ready": 0, "starting": 1, "unknown": 1, "unreachable": 2}
 
+STEERING_HEADERS = ("x-steerguard-blend", "x-steerguard-dose", "x-steerguard-dose-clamped-from")
 STEERING_PARAM = "vllm_xargs.steerguard"
 
 
@@ -47,9 +48,9 @@ class Upstream:
     response: aiohttp.ClientResponse
 
     @property
-    def dose(self) -> str | None:
-        """What the plugin says it applied: the blend's highest dose over blocks."""
-        return self.response.headers.get("x-steerguard-dose")
+    def steering_headers(self) -> dict[str, str]:
+        """What the plugin says it applied: which blend, its dose, and what dose was scaled down to that."""
+        return {name: value for name in STEERING_HEADERS if (value := self.response.headers.get(name))}
 
 
 class Fleet:
