@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,7 +10,9 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.core.management import CommandError, call_command
+from django.core.management import call_command
+from django.db import transaction
+from django.test import override_settings
 
 from personas import services
 from personas.api_keys import find_api_key
@@ -26,37 +29,49 @@ SKILLS = load_recipes().by_name
 
 @pytest.fixture(scope="module")
 def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two base models, and the vectors that were made on them so far: making them is most of the time."""
+    """Two base models, and a data folder for `seeded`."""
     folder = tmp_path_factory.mktemp("workshop")
     write_tiny_model(folder / "tiny-llama", num_blocks=3, hidden_size=16)
     write_tiny_model(folder / "other-llama", num_blocks=2, hidden_size=16, seed=1)
-    (folder / "vectors-cache").mkdir()
+    (folder / "data").mkdir()
     return folder
 
 
-@pytest.fixture
-def data_dir(tmp_path: Path, workshop: Path, settings: Any) -> Path:
-    (tmp_path / "vectors-cache").symlink_to(workshop / "vectors-cache")
-    settings.DATA_DIR = tmp_path
-    return tmp_path
+@pytest.fixture(scope="module")
+def first_run(workshop: Path, django_db_setup: None, django_db_blocker: Any) -> Iterator[str]:
+    """What a first run prints. Every test of this file begins after it, in a database of its own making."""
+    with django_db_blocker.unblock(), transaction.atomic():
+        with override_settings(DATA_DIR=workshop / "data"):
+            printed = run_seed(workshop / "tiny-llama")
+        yield printed
+        transaction.set_rollback(True)
 
 
 @pytest.fixture
-def seed(data_dir: Path, workshop: Path) -> Iterator[Seed]:
-    def run(*arguments: str, model: str = "tiny-llama") -> str:
-        out = io.StringIO()
-        call_command("seed_demo", *arguments, "--model", str(workshop / model), stdout=out)
-        return out.getvalue()
+def data_dir(first_run: str, workshop: Path, tmp_path: Path, settings: Any) -> Path:
+    """The data folder as the first run left it."""
+    shutil.copytree(workshop / "data", tmp_path / "data")
+    settings.DATA_DIR = tmp_path / "data"
+    return tmp_path / "data"
 
-    return run
+
+@pytest.fixture
+def seed(data_dir: Path, workshop: Path) -> Seed:
+    """Runs the command again."""
+    return lambda *arguments, model="tiny-llama": run_seed(workshop / model, *arguments)
+
+
+def run_seed(model: Path, *arguments: str) -> str:
+    out = io.StringIO()
+    call_command("seed_demo", *arguments, "--model", str(model), stdout=out)
+    return out.getvalue()
 
 
 def credentials_in(data_dir: Path) -> dict[str, Any]:
     return json.loads((data_dir / "demo-credentials.json").read_text())
 
 
-def test_fifty_published_personas_in_two_tenants(seed):
-    seed()
+def test_fifty_published_personas_in_two_tenants(data_dir):
     assert Tenant.objects.count() == 2
     assert Persona.objects.count() == 50
     for persona in Persona.objects.select_related("published"):
@@ -65,8 +80,7 @@ def test_fifty_published_personas_in_two_tenants(seed):
         assert persona.published.definition["blend"]
 
 
-def test_the_vectors_are_shared_and_on_disk(seed, data_dir):
-    seed()
+def test_the_vectors_are_shared_and_on_disk(data_dir):
     rows = SteeringVector.objects.all()
     assert {row.name for row in rows} == set(SKILLS)
     for row in rows:
@@ -77,8 +91,7 @@ def test_the_vectors_are_shared_and_on_disk(seed, data_dir):
         assert low <= row.recommended_alpha <= high
 
 
-def test_another_models_strengths_give_the_tuned_dose(seed):
-    seed()
+def test_another_models_strengths_give_the_tuned_dose(data_dir):
     for row in SteeringVector.objects.all():
         doses = [
             row.recommended_alpha * row.norms[str(layer)] / float(row.source[f"residual_norm.{layer}"])
@@ -87,8 +100,7 @@ def test_another_models_strengths_give_the_tuned_dose(seed):
         assert sum(doses) / len(doses) == pytest.approx(SKILLS[row.name].dose, rel=0.02)
 
 
-def test_the_credentials_work_and_only_their_owner_may_read_them(seed, data_dir, client):
-    seed()
+def test_the_credentials_work_and_only_their_owner_may_read_them(data_dir, client):
     path = data_dir / "demo-credentials.json"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     said = credentials_in(data_dir)
@@ -105,21 +117,18 @@ def test_the_credentials_work_and_only_their_owner_may_read_them(seed, data_dir,
     }
 
 
-def test_the_demo_user_belongs_to_both_tenants(seed):
-    seed()
+def test_the_demo_user_belongs_to_both_tenants(data_dir):
     roles = dict(Membership.objects.filter(user__username="demo").values_list("tenant__slug", "role"))
     assert roles == {tenant.slug: tenant.demo_role for tenant in load_catalog().tenants}
 
 
-def test_secrets_are_not_printed(seed, data_dir):
-    printed = seed()
+def test_secrets_are_not_printed(first_run, data_dir):
     said = credentials_in(data_dir)
     for secret in (said["password"], said["admin_password"], *said["api_keys"].values()):
-        assert secret not in printed
+        assert secret not in first_run
 
 
 def test_a_second_run_changes_nothing_and_runs_no_model(seed, data_dir):
-    seed()
     events, said = AuditEvent.objects.count(), credentials_in(data_dir)
     printed = seed()
     assert AuditEvent.objects.count() == events
@@ -129,7 +138,6 @@ def test_a_second_run_changes_nothing_and_runs_no_model(seed, data_dir):
 
 
 def test_what_a_person_changed_is_left_alone(seed):
-    seed()
     author = User.objects.get(username="demo")
     published = Persona.objects.order_by("pk")[0]
     services.save_draft(persona=published, definition={"system_prompt": "Mine."}, actor=author)
@@ -145,7 +153,6 @@ def test_what_a_person_changed_is_left_alone(seed):
 
 
 def test_what_is_missing_comes_back(seed, data_dir):
-    seed()
     services.delete_persona(persona=Persona.objects.order_by("pk")[3])
     vector = SteeringVector.objects.order_by("pk")[0]
     path = data_dir / "vectors" / f"{vector.digest}.safetensors"
@@ -157,7 +164,6 @@ def test_what_is_missing_comes_back(seed, data_dir):
 
 
 def test_a_revoked_key_is_replaced(seed, data_dir):
-    seed()
     lost = credentials_in(data_dir)["api_key"]
     services.revoke_api_key(key=find_api_key(lost))
     seed()
@@ -167,7 +173,6 @@ def test_a_revoked_key_is_replaced(seed, data_dir):
 
 
 def test_lost_credentials_are_made_anew_and_the_old_ones_closed(seed, data_dir, client):
-    seed()
     old = credentials_in(data_dir)
     (data_dir / "demo-credentials.json").unlink()
     seed()
@@ -182,7 +187,6 @@ def test_lost_credentials_are_made_anew_and_the_old_ones_closed(seed, data_dir, 
 
 
 def test_another_base_model_moves_the_personas_to_its_vectors(seed):
-    seed()
     seed(model="other-llama")
     assert SteeringVector.objects.filter(base_model="other-llama").count() == len(SKILLS)
     moved = set(SteeringVector.objects.filter(base_model="other-llama").values_list("digest", flat=True))
@@ -190,31 +194,3 @@ def test_another_base_model_moves_the_personas_to_its_vectors(seed):
         assert persona.published.number == 2
         assert {component["vector"] for component in persona.published.definition["blend"]} <= moved
     assert PersonaRevision.objects.count() == 100
-
-
-def test_vectors_only_makes_nothing_else(seed, data_dir):
-    seed("--vectors-only")
-    assert SteeringVector.objects.count() == len(SKILLS)
-    assert not Tenant.objects.exists()
-    assert not User.objects.exists()
-    assert not (data_dir / "demo-credentials.json").exists()
-
-
-def test_the_served_name_is_what_vectors_are_for(seed):
-    seed("--vectors-only", "--base-model", "served/name")
-    assert set(SteeringVector.objects.values_list("base_model", flat=True)) == {"served/name"}
-
-
-def test_a_missing_model_is_one_clear_line(data_dir):
-    with pytest.raises(CommandError, match="has no readable configuration"):
-        call_command("seed_demo", "--model", str(data_dir / "none"))
-
-
-def test_a_damaged_kept_vector_is_made_again(seed, workshop):
-    seed("--vectors-only")
-    kept = sorted((workshop / "vectors-cache").glob("*.safetensors"))
-    whole = kept[0].read_bytes()
-    kept[0].write_bytes(whole[:100])
-    seed("--vectors-only")
-    seed("--vectors-only", model="other-llama")
-    assert kept[0].read_bytes() == whole
