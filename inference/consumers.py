@@ -45,7 +45,16 @@ MAX_SOCKETS_PER_USER = 8
 SIGNED_OUT = 4401
 TOO_MANY_SOCKETS = 4429
 
+
+class OwnFailure(GatewayError):
+    """A fault of this server. What it was is in its log, not in the page."""
+
+    def __init__(self) -> None:
+        super().__init__("Something went wrong on our side.")
+
+
 ADVICE: dict[type[GatewayError], str] = {
+    OwnFailure: "Run this again. If it fails again, the web server’s log says why.",
     UnknownModel: "Pick another persona, or reload this page: it may have been renamed, unpublished or removed.",
     EngineUnavailable: "The bar at the top says what the engine is doing. Run this again in a moment.",
     EngineFailed: "Run this again. If it fails again, the engine’s log says why.",
@@ -170,7 +179,7 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # chann
         self._unanswered.discard(column)
         if not isinstance(error, GatewayError):
             log.error("playground answer failed", column=column, exc_info=error)
-            error = EngineFailed("Something went wrong on our side.")
+            error = OwnFailure()
         await self._send(
             {
                 "type": "error",

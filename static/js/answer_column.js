@@ -10,7 +10,7 @@ const STATES = {
   waiting: "Waiting for the first token",
   streaming: "Answering",
   done: "",
-  cut: "Cut at the token limit",
+  cut: "Token limit",
   stopped: "Stopped",
   error: "",
 };
