@@ -11,16 +11,23 @@ FAST := "not engine and not browser and not slow"
 TEST_DATABASE_URL ?= postgres://postgres@127.0.0.1:5432/postgres
 
 .DEFAULT_GOAL := help
-.PHONY: help run install model smoke test test-fast lint format lock clean
+.NOTPARALLEL:
+.PHONY: help run python ports install model smoke test test-fast lint format lock clean
 
 help: ## list these commands
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-run: install model ## install what is missing, then run the whole product (Ctrl-C stops it)
+run: ports install model ## install what is missing, then run the whole product (Ctrl-C stops it)
 	@$(PY) -m deploy.local.run
 
-install: ## make .venv from the lock
-	@test -n "$(PYTHON)" || { echo "✗ Python 3.11 or newer is needed: run \`sudo apt install python3 python3-venv\`, then this again." >&2; exit 1; }
+python:
+	@$(or $(PYTHON),false) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "✗ Python 3.11 or newer is needed: run \`sudo apt install python3 python3-venv\`, or set PYTHON." >&2; exit 1; }
+
+ports: python
+	@$(PYTHON) -m deploy.local.ports
+
+install: python ## make .venv from the lock
 	@$(PYTHON) -m deploy.local.install
 
 model: install ## fetch and prepare the demo model

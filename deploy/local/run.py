@@ -7,7 +7,7 @@ import time
 from deploy.local import preflight
 from deploy.local.environment import ROOT, Environment, read_environment
 from deploy.local.log import LogPrinter
-from deploy.local.problem import Problem, explained, print_problem
+from deploy.local.problem import explained, print_problem
 from deploy.local.processes import Runner
 from deploy.local.ready import ReadyWatch
 from deploy.local.valkey import running_valkey
@@ -22,7 +22,8 @@ def main() -> int:
     environment = read_environment()
     preflight.check(environment)
     with running_valkey(environment):
-        prepare(environment)
+        if not prepare(environment):
+            return 1
     printer = LogPrinter(sys.stdout, environment.logs, verbose=environment.verbose)
     watch = ReadyWatch(environment, started)
     print(f"\nStarting · full logs in {environment.logs} · Ctrl-C stops everything", flush=True)
@@ -37,15 +38,10 @@ def main() -> int:
     return explain_stop(environment, printer)
 
 
-def prepare(environment: Environment) -> None:
-    """Migrate, seed and register, in a process of its own.
-
-    Raises:
-        Problem: it failed; what it printed says why.
-    """
+def prepare(environment: Environment) -> bool:
+    """Migrate, seed and register, in a process of its own that says itself what went wrong; whether all went well."""
     command = [sys.executable, "-m", "deploy.local.prepare"]
-    if subprocess.run(command, cwd=ROOT, env=environment.for_children(), check=False).returncode != 0:
-        raise Problem("The database could not be prepared, for the reason above.")
+    return subprocess.run(command, cwd=ROOT, env=environment.for_children(), check=False).returncode == 0
 
 
 def explain_stop(environment: Environment, printer: LogPrinter) -> int:

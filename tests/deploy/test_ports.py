@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from deploy.local.preflight import check_port
+from deploy.local.ports import check_port
 from deploy.local.problem import Problem, explained
 
 
