@@ -14,6 +14,7 @@ from honcho.printer import Message, Printer
 
 SYSTEM = "system"
 TAIL_LINES = 12
+ERRORS_KEPT = 3
 # Lines of our own in a process that is otherwise somebody else's program.
 OWN_LINE = "steerguard: "
 
@@ -27,7 +28,8 @@ _VLLM_NEWS: tuple[tuple[re.Pattern[str], str], ...] = (
     (re.compile(r"^[GC]PU KV cache size: (?P<tokens>[\d,]+) tokens"), "room for {tokens} tokens of KV cache"),
     (re.compile(r"^init engine .* took (?P<s>[\d.]+) s"), "engine core up, warmed in {s} s"),
 )
-_FAILURE = re.compile(r"Traceback \(most recent call last\)|^\s+File \"|\w(Error|Exception)\b|\bKilled\b|\bFATAL\b")
+# What went wrong, in a word and a reason; the frames of a traceback stay in the file.
+_FAILURE = re.compile(r"^[\w.]*(Error|Exception|Exit|Interrupt): |^Killed\b|\bFATAL\b")
 _VALKEY_LINE = re.compile(r"^\d+:[A-Z] \d+ \w+ \d+ [\d:.]+ (?P<mark>[*#.-]) (?P<text>.*)$")
 # The log has its own clock, and lines of the usual kind need no label.
 _PREFIX = re.compile(r"^(\d\d:\d\d:\d\d )?(\[info\s*\] |INFO:\s+)?")
@@ -56,7 +58,7 @@ def _readable_vllm(line: str) -> str | None:
         return line if _FAILURE.search(line) else None
     text = found["text"]
     if found["level"] in ("ERROR", "CRITICAL"):
-        return text
+        return None if text.startswith((" ", "Traceback ", "During handling")) or not text.strip() else text
     if "steerguard" in found["file"] or text.lower().startswith("steerguard"):
         return text
     for pattern, news in _VLLM_NEWS:
@@ -86,6 +88,7 @@ class LogPrinter(Printer):  # type: ignore[misc]  # honcho has no types
         self.first_stopped: tuple[str, int] | None = None
         self._files: dict[str, TextIOWrapper] = {}
         self._tails: dict[str, deque[str]] = {}
+        self._errors: dict[str, list[str]] = {}
 
     def write(self, message: Message) -> None:
         """Record and perhaps show one message: some lines of one process, or of honcho itself."""
@@ -103,6 +106,10 @@ class LogPrinter(Printer):  # type: ignore[misc]  # honcho has no types
         """The last lines of a process, whether shown or not."""
         return list(self._tails.get(process, ()))
 
+    def errors(self, process: str) -> list[str]:
+        """The first errors that a process named, oldest first: the rest mostly follow from them."""
+        return self._errors.get(process, [])
+
     def _record(self, process: str, line: str) -> None:
         if process not in self._files:
             self._files[process] = (self.folder / f"{process}.log").open("w", buffering=1)
@@ -110,6 +117,11 @@ class LogPrinter(Printer):  # type: ignore[misc]  # honcho has no types
         self._files[process].write(line + "\n")
         if line.strip():
             self._tails[process].append(line)
+        found = _VLLM_LINE.match(line)
+        text = found["text"] if found else line
+        errors = self._errors.setdefault(process, [])
+        if _FAILURE.search(text) and text not in errors and len(errors) < ERRORS_KEPT:
+            errors.append(text)
 
     def _hear(self, line: str) -> str | None:
         """honcho tells only its printer what happens, in words: note how it ends, reword the rest."""

@@ -68,7 +68,7 @@ class ReadyWatch:
         environment = self._environment
         if not self._await(f"{environment.url}/healthz"):
             return
-        self._say(f"pages are up at {environment.url}; the engine needs a little longer")
+        self._say(f"pages are up at {environment.url}; personas answer once the engine is ready")
         if not self._await(f"{environment.engine_url}/health"):
             return
         self._await_vectors()

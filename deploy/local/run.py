@@ -45,10 +45,11 @@ def prepare(environment: Environment) -> bool:
 
 
 def explain_stop(environment: Environment, printer: LogPrinter) -> int:
-    """Say which process stopped by itself, with its last lines."""
+    """Say which process stopped by itself, and what it said about it."""
     name, code = printer.first_stopped or ("a process", 1)
-    print(f"\nThe last lines of {name}:", file=sys.stderr)
-    for line in printer.tail(name):
+    errors = printer.errors(name)
+    print(f"\n{'What' if errors else 'The last lines'} {name} said:", file=sys.stderr)
+    for line in errors or printer.tail(name):
         print(f"    {line}", file=sys.stderr)
     how = f"was killed by signal {-code}" if code < 0 else f"stopped with exit code {code}"
     print_problem(f"{name} {how}, so everything was stopped. All it said: {environment.logs / name}.log")

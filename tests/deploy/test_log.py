@@ -20,6 +20,7 @@ VLLM = "(EngineCore pid=12) {level} 11-30 21:08:27 [core.py:402] {text}"
         ("engine", VLLM.format(level="INFO", text="Using LBHNC KV cache layout."), None),
         ("engine", VLLM.format(level="WARNING", text="Triton is not installed."), None),
         ("engine", VLLM.format(level="ERROR", text="ValueError: too little memory"), "ValueError: too little memory"),
+        ("engine", VLLM.format(level="ERROR", text='  File "core.py", line 12'), None),
         ("engine", "  warnings.warn(", None),
         (
             "engine",
@@ -67,6 +68,16 @@ def test_the_first_to_stop_by_itself_is_remembered_with_its_last_lines(printer: 
     assert printer.first_stopped == ("engine", 1)
     assert printer.tail("engine") == ["RuntimeError: no room"]
     assert "Traceback" not in printer.output.getvalue(), "noise of stopping stays in the file"
+
+
+def test_the_first_errors_are_kept_without_their_tracebacks(printer: LogPrinter) -> None:
+    say(printer, "engine", VLLM.format(level="ERROR", text="Traceback (most recent call last):"))
+    say(printer, "engine", VLLM.format(level="ERROR", text="RuntimeError: no weights in /models/empty"))
+    say(printer, "engine", "RuntimeError: Engine core initialization failed.")
+    assert printer.errors("engine") == [
+        "RuntimeError: no weights in /models/empty",
+        "RuntimeError: Engine core initialization failed.",
+    ]
 
 
 def test_stopping_on_request_blames_no_one(printer: LogPrinter) -> None:
