@@ -7,6 +7,7 @@ revision of it is the demo's own (no author) and its draft is what was published
 
 import secrets
 from collections.abc import Mapping
+from typing import Any
 
 from django.contrib.auth.models import User
 
@@ -64,7 +65,7 @@ def name_first_persona(catalog: Catalog, credentials: Credentials) -> None:
 def _store_vector(made: MadeVector) -> SteeringVector:
     recipe, vector = made.recipe, made.vector
     low, high = recipe.window
-    wanted = {
+    wanted: dict[str, Any] = {
         "name": recipe.name,
         "description": recipe.description,
         "recommended_alpha": made.alpha,

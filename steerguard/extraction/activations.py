@@ -16,12 +16,13 @@ import numpy as np
 import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging as transformers_logging
 
 from steerguard.vectors import base_model_name
 from steerguard.vectors.vector import FloatArray
 
-BATCH_TOKENS = 4_096
-"""Padded tokens per forward pass: about 100 MB of activations on a small model."""
+BATCH_TOKENS = 2_048
+"""Padded tokens per forward pass. On a 135M model and two cores, 1,024 to 4,096 took the same time, 8,192 more."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,8 @@ class AnswerActivations:
 def load_language_model(model: str | os.PathLike[str], *, name: str | None = None) -> LanguageModel:
     """Loads a folder or hub id in float32. Raises OSError or ValueError, as transformers does."""
     tokenizer = AutoTokenizer.from_pretrained(model)
-    loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    with _own_progress_only():
+        loaded = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
     return LanguageModel(model=loaded.eval(), tokenizer=tokenizer, name=name or base_model_name(model))
 
 
@@ -137,6 +139,18 @@ def collect_activations(
         norms=norms,
         tokens=tuple(len(ids) - start for ids, start in encoded),
     )
+
+
+@contextmanager
+def _own_progress_only() -> Iterator[None]:
+    """Keeps transformers' progress bars off a screen that already shows the caller's."""
+    was_enabled = transformers_logging.is_progress_bar_enabled()
+    transformers_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            transformers_logging.enable_progress_bar()
 
 
 class _LastBlockReached(Exception):
