@@ -5,6 +5,7 @@ processes: workers first, then the core's register, and last the front door, whi
 """
 
 import asyncio
+import contextlib
 import json
 from argparse import Namespace
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -17,6 +18,7 @@ from starlette.datastructures import State
 
 from steerguard.blend import BlendError
 from steerguard.integrations.vllm.admission import Admission, Receipt, collect_receipt
+from steerguard.integrations.vllm.metrics import SteeringMetrics
 from steerguard.integrations.vllm.norms import merge, probe_parameters, probe_prompts
 from steerguard.integrations.vllm.patches import current_admission, is_installed
 from steerguard.vectors import MAX_VECTOR_BYTES, SteeringVector, VectorError, read_vector
@@ -24,7 +26,7 @@ from steerguard.vectors import MAX_VECTOR_BYTES, SteeringVector, VectorError, re
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 MAX_VECTORS = 100_000
-NAME_HEADER = "x-steerguard-name"
+METRICS_TIMEOUT_S = 2.0
 
 
 class SteeringEndpoints:
@@ -36,6 +38,7 @@ class SteeringEndpoints:
     def attach_router(self, app: FastAPI) -> None:
         app.include_router(router)
         app.add_middleware(SteeringHeaders)
+        app.add_middleware(FreshMetrics)
 
     async def init_state(self, engine_client: Any, state: State, args: Namespace) -> None:
         if not is_installed():
@@ -79,6 +82,7 @@ class EngineVectors:
         self.admission = admission
         self.model: str = engine_client.vllm_config.model_config.served_model_name or ""
         self.dtype = str(engine_client.vllm_config.model_config.dtype).removeprefix("torch.")
+        self.metrics = SteeringMetrics()
         self._core = engine_client.engine_core
         self._changing = asyncio.Lock()
 
@@ -213,6 +217,20 @@ class SteeringHeaders:
                 await send(message)
 
             await self._app(scope, receive, send_with_headers)
+
+
+class FreshMetrics:
+    """Asks the engine for its figures before `/metrics` is answered; without an answer the last ones stand."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Any, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].rstrip("/") == "/metrics":
+            engine: EngineVectors = scope["app"].state.steerguard
+            with contextlib.suppress(TimeoutError):
+                engine.metrics.update(await asyncio.wait_for(engine.state(), METRICS_TIMEOUT_S))
+        await self._app(scope, receive, send)
 
 
 def _headers(receipt: Receipt) -> list[tuple[bytes, bytes]]:

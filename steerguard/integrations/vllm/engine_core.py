@@ -79,6 +79,6 @@ class CoreRegistry:
                 "vectors": sorted(self._held),
                 "in_use": sorted(used | arriving),
                 "workers": len(workers),
-                **{k: workers[0][k] for k in ("rows_in_use", "rows_total", "row_evictions", "max_blend_layers")},
+                **workers[0],
                 "bytes_allocated": sum(w["bytes_allocated"] for w in workers),
             }

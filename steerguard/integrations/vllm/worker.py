@@ -50,6 +50,7 @@ class WorkerSteering:
         self._probe: NormProbe | None = None
         self._members: list[Any] = []
         self._any_steered = False
+        self._steered = {"prompt": 0, "response": 0}
         self._prompt_rows = self._response_rows = np.zeros(0, np.int32)
         self._boundaries = np.zeros(0, np.int64)
         self._blocks = blocks = find_blocks(model, shape.num_layers)
@@ -105,7 +106,8 @@ class WorkerSteering:
             "row_evictions": self.bank.evictions,
             "bytes_allocated": self.bank.bytes_allocated,
             "max_blend_layers": self.blend_layers,
-            "vectors": sorted(self.vectors),
+            "steered_prompt_tokens": self._steered["prompt"],
+            "steered_response_tokens": self._steered["response"],
         }
 
     def prepare_step(
@@ -137,6 +139,10 @@ class WorkerSteering:
             in_response = position >= self._boundaries[member]
             row_of_token = np.where(in_response, self._response_rows[member], self._prompt_rows[member])
         self.bank.write_rows(row_of_token)
+        added = row_of_token != 0
+        response_tokens = int(np.count_nonzero(added & in_response))
+        self._steered["response"] += response_tokens
+        self._steered["prompt"] += int(np.count_nonzero(added)) - response_tokens
 
     def _set_members(
         self, members: Sequence[Member], describe: Callable[[Member], tuple[RequestPlan | None, int]]

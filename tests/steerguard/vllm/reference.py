@@ -49,6 +49,23 @@ class Reference:
                 answered += next_ids
         return answered, logprobs
 
+    @torch.inference_mode()
+    def norms(self, prompts: Sequence[Sequence[int]], sink_factor: float) -> list[float]:
+        """Mean norm of each block's output over the prompts' tokens, but for those far above the median."""
+        seen: list[list[torch.Tensor]] = [[] for _ in blocks_of(self.model)]
+        with ExitStack() as hooks:
+            for into, block in zip(seen, blocks_of(self.model), strict=True):
+                hook = block.register_forward_hook(
+                    lambda _m, _i, out, into=into: into.append(
+                        (out[0] if isinstance(out, tuple) else out)[0].norm(dim=-1)
+                    )
+                )
+                hooks.callback(hook.remove)
+            for prompt in prompts:
+                self.model(torch.tensor([list(prompt)]))
+        norms = [torch.cat(block) for block in seen]
+        return [float(n[n <= sink_factor * n.median()].mean()) for n in norms]
+
 
 def blocks_of(model: Any) -> Any:
     """The list of decoder blocks of a Hugging Face model."""

@@ -125,7 +125,7 @@ LONG_PROMPT = " ".join([PROMPT, "mend their nets and wait for the ice to go."] *
 
 
 @pytest.mark.parametrize(
-    "first, second", itertools.permutations([None, "one vector", "prompt", "phases that differ"], 2)
+    "first, second", list(itertools.permutations([None, "one vector", "prompt", "phases that differ"], 2))
 )
 def test_kv_blocks_are_not_shared_by_blends_that_steer_them_differently(
     server: TestEngine, reference: Reference, first: str | None, second: str | None
@@ -261,7 +261,7 @@ def test_a_vector_in_use_is_not_removed(server: TestEngine) -> None:
     put(server, vector)
     url = f"{server.url}/v1/steering/vectors/{vector.digest}"
     with ThreadPoolExecutor(1) as pool:
-        body = {"max_tokens": 400, "ignore_eos": True}
+        body = {"max_tokens": 150, "ignore_eos": True}
         asked = pool.submit(complete, server, [component(vector, 1.0)], **body)
         while not any(
             entry["in_use"]
@@ -303,3 +303,98 @@ def test_the_engine_says_what_it_holds(server: TestEngine) -> None:
     assert state["vectors"] >= len(VECTORS)
     assert state["bytes_allocated"] > 0
     assert 0 < state["rows_in_use"] <= state["rows_total"] == 32
+
+
+def metric(engine: TestEngine, name: str) -> float:
+    lines = requests.get(f"{engine.url}/metrics").text.splitlines()
+    return sum(float(line.split()[-1]) for line in lines if line.startswith((f"{name} ", f"{name}{{")))
+
+
+def test_metrics_count_the_tokens_that_were_steered(server: TestEngine) -> None:
+    names = ("steerguard:steered_prompt_tokens_total", "steerguard:steered_response_tokens_total")
+    prompt = "Counted once. " + PROMPT  # in no cache yet, so that all of it is computed
+
+    def added(blend: list[dict[str, Any]] | None) -> list[float]:
+        before = [metric(server, name) for name in names]
+        complete(server, blend, prompt=prompt, max_tokens=5, ignore_eos=True)
+        return [metric(server, name) - b for name, b in zip(names, before, strict=True)]
+
+    length = complete(server, None, prompt=prompt, max_tokens=1).json()["usage"]["prompt_tokens"]
+    # The last of five tokens is answered, but never computed on.
+    assert added([component(SMALL, 0.1)]) == [length - 1, 5]
+    assert added([component(SMALL, 0.2, "prompt")]) == [length - 1, 0]
+    assert added(None) == [0, 0]
+
+
+def test_metrics_count_refusals_by_reason_and_what_is_held(server: TestEngine) -> None:
+    before = metric(server, 'steerguard:refused_specs_total{reason="UnknownVector"}')
+    complete(server, [{"vector": UNKNOWN, "alpha": 1.0}])
+    assert metric(server, 'steerguard:refused_specs_total{reason="UnknownVector"}') == before + 1
+    assert metric(server, "steerguard:vectors") >= len(VECTORS)
+    assert metric(server, "steerguard:bytes") > 0
+
+
+def test_a_hostile_blend_leaves_nothing_in_the_kv_cache_that_harms_others(
+    server: TestEngine, reference: Reference
+) -> None:
+    expected = reference_tokens(reference, [])
+    for alpha in (1e3, 1e10, 1e37, -1e37, 3.4e38):
+        answer = complete(server, [component(SMALL, alpha)], prompt=LONG_PROMPT)
+        assert answer.status_code == 400, alpha
+    strongest = requests.get(f"{server.url}/v1/steering", headers=server.headers).json()
+    limit = strongest["dose_ceiling"] * strongest["norms"]["10"] / SMALL.norms[10]
+    with ThreadPoolExecutor(8) as pool:
+        hostile = [
+            pool.submit(complete, server, [component(SMALL, limit * 0.99)], prompt=LONG_PROMPT) for _ in range(4)
+        ]
+        beside = [pool.submit(complete, server, None, return_token_ids=True) for _ in range(4)]
+    assert [r.result().status_code for r in hostile] == [200] * 4
+    # Asked again, when the hostile blocks have been freed and are used again.
+    beside_after = [complete(server, None, return_token_ids=True, cache_salt=f"{i}") for i in range(4)]
+    assert [token_ids(r) for r in [*(b.result() for b in beside), *beside_after]] == [expected] * 8
+
+
+def test_the_dose_of_an_answer_is_that_of_the_engines_norms(server: TestEngine) -> None:
+    norms = requests.get(f"{server.url}/v1/steering", headers=server.headers).json()["norms"]
+    assert list(norms) == [str(block) for block in range(30)]
+    answer = complete(server, [component(SMALL, 1.5)])
+    assert float(answer.headers["x-steerguard-dose"]) == pytest.approx(1.5 * SMALL.norms[10] / norms["10"], rel=1e-3)
+
+
+def test_measured_norms_are_those_of_the_reference(server: TestEngine, reference: Reference) -> None:
+    from steerguard.integrations.vllm.norms import PROBE_TEXTS, SINK_FACTOR
+
+    served_norms = requests.get(f"{server.url}/v1/steering", headers=server.headers).json()["norms"]
+    measured = reference.norms([reference.tokens(text) for text in PROBE_TEXTS], SINK_FACTOR)
+    assert [served_norms[str(block)] for block in range(30)] == pytest.approx(measured, rel=0.02)
+
+
+def test_n_answers_of_one_request_are_all_steered(server: TestEngine, reference: Reference) -> None:
+    blend = BLENDS["one vector"]
+    # Greedy by top_k: vLLM takes no n above 1 at temperature 0.
+    choices = complete(server, blend, n=3, temperature=1, top_k=1, return_token_ids=True).json()["choices"]
+    assert [c["token_ids"] for c in choices] == [reference_tokens(reference, blend)] * 3
+
+
+def test_prompt_logprobs_are_those_of_the_steered_model(server: TestEngine) -> None:
+    def scores(blend: list[dict[str, Any]] | None) -> list[float]:
+        entries = complete(server, blend, prompt_logprobs=0, max_tokens=1).json()["choices"][0]["prompt_logprobs"]
+        return [next(iter(e.values()))["logprob"] for e in entries[1:]]
+
+    plain, steered = scores(None), scores(BLENDS["prompt"])
+    assert scores(BLENDS["response"]) == pytest.approx(plain, abs=1e-4)
+    assert not np.allclose(plain, steered, atol=0.1)
+
+
+def test_structured_output_holds_under_steering(server: TestEngine) -> None:
+    schema = {"type": "object", "properties": {"town": {"type": "string", "maxLength": 20}}, "required": ["town"]}
+    body = {
+        "model": server.model,
+        "messages": [{"role": "user", "content": "Name a town."}],
+        "response_format": {"type": "json_schema", "json_schema": {"name": "town", "schema": schema}},
+        "temperature": 0,
+        "max_tokens": 60,
+        "vllm_xargs": {"steerguard": json.dumps({"blend": BLENDS["one vector"]})},
+    }
+    answer = requests.post(f"{server.url}/v1/chat/completions", json=body, headers=server.headers).json()
+    assert set(json.loads(answer["choices"][0]["message"]["content"])) == {"town"}

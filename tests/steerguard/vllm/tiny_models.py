@@ -1,13 +1,14 @@
 """Tiny random models of each supported architecture, and one vLLM run over all their blocks.
 
-`python -m tests.steerguard.vllm.tiny_models ARCHITECTURE FOLDER` makes the model in FOLDER, asks vLLM for every
-block index and positions in one mixed batch, and prints what it answered as one JSON line. A process of its own,
-because vLLM holds its engine for the life of one.
+`python -m tests.steerguard.vllm.tiny_models ARCHITECTURE FOLDER [ENGINE_ARGUMENTS]` makes the model in FOLDER, asks
+vLLM for every block index and positions in one mixed batch, and prints what it answered as one JSON line. A process
+of its own, because vLLM holds its engine for the life of one.
 """
 
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ LAYERS = 4
 HIDDEN_SIZE = 128
 VOCABULARY = 256
 TOKENS = 6
-PROMPTS = ([5, 9, 200, 31, 7, 99, 14, 3, 77, 120], [17], [250, 2, 4, 8, 16, 32, 64, 128])
+# The last one crosses a KV block of 32 tokens while it is answered.
+PROMPTS = ([5, 9, 200, 31, 7, 99, 14, 3, 77, 120], [17], [250 - 7 * i for i in range(30)])
 POSITIONS = ("all", "prompt", "response")
 
 _COMMON: dict[str, Any] = {
@@ -43,6 +45,9 @@ _COMMON: dict[str, Any] = {
 def _config(kind: str, **more: Any) -> Any:
     return getattr(hf, kind)(**{**_COMMON, **more})
 
+
+# Served by vLLM, but its blocks aren't among those that the plugin knows.
+UNKNOWN = {"gpt_neox": lambda: _config("GPTNeoXConfig")}
 
 ARCHITECTURES: dict[str, Any] = {
     "llama": lambda: _config("LlamaConfig"),
@@ -83,7 +88,9 @@ ARCHITECTURES: dict[str, Any] = {
 def save_tiny_model(architecture: str, folder: Path) -> None:
     """Random weights, the same each time, in float32."""
     torch.manual_seed(0)
-    hf.AutoModelForCausalLM.from_config(ARCHITECTURES[architecture](), dtype=torch.float32).save_pretrained(folder)
+    hf.AutoModelForCausalLM.from_config(
+        {**ARCHITECTURES, **UNKNOWN}[architecture](), dtype=torch.float32
+    ).save_pretrained(folder)
 
 
 def vector_of(block: int) -> SteeringVector:
@@ -92,14 +99,24 @@ def vector_of(block: int) -> SteeringVector:
     return SteeringVector({block: (rng.standard_normal(HIDDEN_SIZE) * 3).astype(np.float32)}, HIDDEN_SIZE)
 
 
-def asked() -> list[tuple[list[int], int | None, str]]:
+Asked = tuple[list[int], int | None, str]
+Answer = tuple[list[int], list[float]]
+
+
+def asked() -> list[Asked]:
     """(prompt, steered block or None, positions) of each request, steered and unsteered ones mixed."""
     steered = [(p, block, positions) for p in PROMPTS for block in range(LAYERS) for positions in POSITIONS]
     return [*((p, None, "all") for p in PROMPTS), *steered, *((p, None, "all") for p in PROMPTS)]
 
 
-def answer(folder: Path, **engine: Any) -> list[tuple[list[int], list[float]]]:
-    """Greedy tokens and their logprobs from vLLM, for all of `asked()` in one batch."""
+def spec(digest: str, positions: str) -> dict[str, Any]:
+    return {"blend": [{"vector": digest, "alpha": 1.0, "positions": positions}], "max_dose": 8}
+
+
+def answer(folder: Path, **engine: Any) -> dict[str, Any]:
+    """Greedy tokens and their logprobs from vLLM, for all of `asked()` in one batch; vLLM's own counts; and the same
+    unsteered requests once beside steered and once beside unsteered neighbors, in batches of the same shape.
+    """
     from vllm import LLM, SamplingParams
 
     from steerguard.integrations.vllm import SteerGuardPlugin
@@ -107,41 +124,45 @@ def answer(folder: Path, **engine: Any) -> list[tuple[list[int], list[float]]]:
     llm = LLM(
         str(folder),
         skip_tokenizer_init=True,
-        dtype="float32",
-        enforce_eager=True,
         max_model_len=64,
         max_num_seqs=64,
-        **{"max_num_batched_tokens": 64, **engine},  # chunks the prefill of the batch
+        max_num_batched_tokens=64,  # the batch's prefill is chunked
+        disable_log_stats=False,
+        **{"enforce_eager": True, "dtype": "float32", **engine},
     )
     plugin = SteerGuardPlugin.attach(llm)
     digests = [plugin.register(vector_of(block)) for block in range(LAYERS)]
-    parameters = [
-        SamplingParams(
-            temperature=0,
-            max_tokens=TOKENS,
-            ignore_eos=True,
-            detokenize=False,
-            logprobs=0,
-            extra_args=None
-            if block is None
-            else {
-                "steerguard": {
-                    "blend": [{"vector": digests[block], "alpha": 1.0, "positions": positions}],
-                    "max_dose": 8,
-                    "on_overdose": "reject",
-                }
-            },
-        )
-        for _, block, positions in asked()
-    ]
-    outputs = llm.generate([{"prompt_token_ids": p} for p, _, _ in asked()], parameters, use_tqdm=False)
-    return [
-        (
-            list(o.outputs[0].token_ids),
-            [float(entry[t].logprob) for t, entry in zip(o.outputs[0].token_ids, o.outputs[0].logprobs, strict=True)],
-        )
-        for o in outputs
-    ]
+
+    def ask(requests: Sequence[Asked]) -> list[Answer]:
+        parameters = [
+            SamplingParams(
+                temperature=0,
+                max_tokens=TOKENS,
+                ignore_eos=True,
+                detokenize=False,
+                logprobs=0,
+                skip_reading_prefix_cache=True,
+                extra_args=None if block is None else {"steerguard": spec(digests[block], positions)},
+            )
+            for _, block, positions in requests
+        ]
+        outputs = llm.generate([{"prompt_token_ids": p} for p, _, _ in requests], parameters, use_tqdm=False)
+        return [
+            (
+                list(o.outputs[0].token_ids),
+                [float(e[t].logprob) for t, e in zip(o.outputs[0].token_ids, o.outputs[0].logprobs, strict=True)],
+            )
+            for o in outputs
+        ]
+
+    def beside(block: int | None) -> dict[str, list[Answer]]:
+        answers = ask([request for p in PROMPTS for request in ((p, None, "all"), (p, block, "all"))])
+        return {"unsteered": answers[::2], "neighbors": answers[1::2]}
+
+    answers = ask(asked())
+    bits = {"beside_steered": beside(0), "beside_unsteered": beside(None)}
+    counts = {metric.name: getattr(metric, "value", None) for metric in llm.get_metrics()}
+    return {"answers": answers, "counts": counts, "state": plugin.state(), **bits}
 
 
 if __name__ == "__main__":
