@@ -12,7 +12,7 @@ TEST_DATABASE_URL ?= postgres://postgres@127.0.0.1:5432/postgres
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run python ports install model smoke test test-fast lint format lock clean
+.PHONY: help run python ports install model triton smoke test test-fast lint format lock clean
 
 help: ## list these commands
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -33,10 +33,14 @@ install: python ## make .venv from the lock
 model: install ## fetch and prepare the demo model
 	@$(PY) -m deploy.local.model
 
+triton: install ## put Triton aside in var/triton (1 GB), for the tests of vLLM's Model Runner V2 without a GPU
+	@test -d var/triton/triton || { echo "Installing Triton into var/triton …" && \
+		$(PY) -m pip install -q --no-deps --target var/triton -r requirements-triton.txt; }
+
 smoke: install model ## start everything in a temporary folder, ask a persona, stop; JSON on the last line
 	@$(PY) -m deploy.local.smoke
 
-test: install model ## every test: real engine, real browser; the quick ones on PostgreSQL too if one answers
+test: install model triton ## every test: real engine, real browser; the quick ones on PostgreSQL too if one answers
 	@if $(PY) -c 'import psycopg, sys; psycopg.connect(sys.argv[1], connect_timeout=3)' "$(TEST_DATABASE_URL)" 2>/dev/null; then \
 		echo "On PostgreSQL:" && DATABASE_URL="$(TEST_DATABASE_URL)" $(PY) -m pytest -q -m $(FAST) && echo "On SQLite:"; \
 	else echo "No PostgreSQL answers at TEST_DATABASE_URL: SQLite only."; fi
