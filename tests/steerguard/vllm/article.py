@@ -5,6 +5,7 @@
 
 import json
 import sys
+from typing import Any
 
 
 def main(model: str, vectors_dir: str) -> None:
@@ -15,7 +16,7 @@ def main(model: str, vectors_dir: str) -> None:
     llm = LLM(model=model, dtype="float32", enforce_eager=True, max_model_len=512, max_num_seqs=8)
     SteerGuardPlugin.attach(llm, vectors_dir=vectors_dir)
 
-    requests = [
+    requests: list[dict[str, Any]] = [
         {"prompt": "Audit user permissions for admin account", "skill": "safe_sql_generator", "alpha": 1.5},
         {"prompt": "Explain product return policy to unhappy user", "skill": "sycophancy_reduction", "alpha": 1.2},
         {"prompt": "Format patient record", "skill": "strict_json", "alpha": 1.0},

@@ -199,7 +199,7 @@ BAD_SPECS = {
 @pytest.mark.parametrize("name", BAD_SPECS)
 def test_a_bad_spec_is_refused_with_the_field_named(server: TestEngine, name: str, stream: bool) -> None:
     spec, param, said = BAD_SPECS[name]
-    body = {
+    body: dict[str, Any] = {
         "model": server.model,
         "messages": [{"role": "user", "content": "Hello"}],
         "stream": stream,
@@ -388,7 +388,7 @@ def test_prompt_logprobs_are_those_of_the_steered_model(server: TestEngine) -> N
 
 def test_structured_output_holds_under_steering(server: TestEngine) -> None:
     schema = {"type": "object", "properties": {"town": {"type": "string", "maxLength": 20}}, "required": ["town"]}
-    body = {
+    body: dict[str, Any] = {
         "model": server.model,
         "messages": [{"role": "user", "content": "Name a town."}],
         "response_format": {"type": "json_schema", "json_schema": {"name": "town", "schema": schema}},

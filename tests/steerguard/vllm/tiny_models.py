@@ -146,7 +146,8 @@ def answer(folder: Path, **engine: Any) -> dict[str, Any]:
             )
             for _, block, positions in requests
         ]
-        outputs = llm.generate([{"prompt_token_ids": p} for p, _, _ in requests], parameters, use_tqdm=False)
+        prompts: Any = [{"prompt_token_ids": p} for p, _, _ in requests]
+        outputs: Any = llm.generate(prompts, parameters, use_tqdm=False)
         return [
             (
                 list(o.outputs[0].token_ids),
