@@ -23,6 +23,8 @@ V2 = {
     "PYTHONPATH": f"{INTERPRETED_TRITON}{os.pathsep}{TRITON}",
     "TRITON_INTERPRET": "1",
     "VLLM_USE_V2_MODEL_RUNNER": "1",
+    # vLLM compiles a few small functions even when eager, and Inductor asks Triton for a driver that isn't there.
+    "TORCHDYNAMO_DISABLE": "1",
 }
 # Workers are processes of their own where there is more than one; each gets a core.
 WORKERS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_CPU_OMP_THREADS_BIND": "0|1"}
