@@ -98,6 +98,11 @@ def test_draft_tokens_are_verified_steered(tmp_path: Path) -> None:
     assert_as_in_the_reference(found["answers"], tmp_path)
 
 
+def test_an_adapter_and_a_blend_go_together_in_one_request(tmp_path: Path) -> None:
+    found = served("llama", tmp_path, {}, enable_lora=True, max_lora_rank=8)
+    assert_as_in_the_reference(found["answers"], tmp_path / "adapter" / "merged")
+
+
 @needs_triton
 @pytest.mark.parametrize("architecture", ["llama", "gpt2", "gemma3"])
 def test_model_runner_v2_steers_as_the_reference(architecture: str, tmp_path: Path) -> None:

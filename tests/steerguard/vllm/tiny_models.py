@@ -1,6 +1,6 @@
 """Tiny random models of each supported architecture, and one vLLM run over all their blocks.
 
-`python -m tests.steerguard.vllm.tiny_models ARCHITECTURE FOLDER [ENGINE_ARGUMENTS]` makes the model in FOLDER, asks
+`python -m tests.steerguard.vllm.tiny_models ARCHITECTURE FOLDER ENGINE_ARGUMENTS` makes the model in FOLDER, asks
 vLLM for every block index and positions in one mixed batch, and prints what it answered as one JSON line. A process
 of its own, because vLLM holds its engine for the life of one.
 """
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 import transformers as hf
+from safetensors.torch import save_file
 
 from steerguard.vectors import SteeringVector
 
@@ -22,6 +23,7 @@ LAYERS = 4
 HIDDEN_SIZE = 128
 VOCABULARY = 256
 TOKENS = 6
+LORA_RANK = 8
 # The last one crosses a KV block of 32 tokens while it is answered.
 PROMPTS = ([5, 9, 200, 31, 7, 99, 14, 3, 77, 120], [17], [250 - 7 * i for i in range(30)])
 POSITIONS = ("all", "prompt", "response")
@@ -93,6 +95,33 @@ def save_tiny_model(architecture: str, folder: Path) -> None:
     ).save_pretrained(folder)
 
 
+def save_adapter(model: Path, folder: Path) -> None:
+    """A random LoRA adapter for a tiny Llama in `folder`, and beside it the model with it merged in."""
+    generator = torch.Generator().manual_seed(1)
+    merged = hf.AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    tensors = {}
+    for name, module in merged.named_modules():
+        if name.endswith(("q_proj", "v_proj", "down_proj")):
+            a = torch.randn(LORA_RANK, module.in_features, generator=generator) * 0.1
+            b = torch.randn(module.out_features, LORA_RANK, generator=generator) * 0.1
+            tensors[f"base_model.model.{name}.lora_A.weight"] = a
+            tensors[f"base_model.model.{name}.lora_B.weight"] = b
+            module.weight.data += b @ a  # alpha / rank is 1
+    folder.mkdir()
+    save_file(tensors, folder / "adapter_model.safetensors")
+    config = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "r": LORA_RANK,
+        "lora_alpha": LORA_RANK,
+        "target_modules": ["q_proj", "v_proj", "down_proj"],
+        "bias": "none",
+        "base_model_name_or_path": str(model),
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    merged.save_pretrained(folder / "merged")
+
+
 def vector_of(block: int) -> SteeringVector:
     """One vector for each block, large enough to change what is answered."""
     rng = np.random.default_rng(block)
@@ -118,6 +147,7 @@ def answer(folder: Path, **engine: Any) -> dict[str, Any]:
     unsteered requests once beside steered and once beside unsteered neighbors, in batches of the same shape.
     """
     from vllm import LLM, SamplingParams
+    from vllm.lora.request import LoRARequest
 
     from steerguard.integrations.vllm import SteerGuardPlugin
 
@@ -130,6 +160,7 @@ def answer(folder: Path, **engine: Any) -> dict[str, Any]:
         disable_log_stats=False,
         **{"enforce_eager": True, "dtype": "float32", **engine},
     )
+    adapter = LoRARequest("adapter", 1, str(folder / "adapter")) if engine.get("enable_lora") else None
     plugin = SteerGuardPlugin.attach(llm)
     digests = [plugin.register(vector_of(block)) for block in range(LAYERS)]
 
@@ -147,7 +178,7 @@ def answer(folder: Path, **engine: Any) -> dict[str, Any]:
             for _, block, positions in requests
         ]
         prompts: Any = [{"prompt_token_ids": p} for p, _, _ in requests]
-        outputs: Any = llm.generate(prompts, parameters, use_tqdm=False)
+        outputs: Any = llm.generate(prompts, parameters, use_tqdm=False, lora_request=adapter)
         return [
             (
                 list(o.outputs[0].token_ids),
@@ -172,4 +203,6 @@ if __name__ == "__main__":
     os.environ["VLLM_PLUGINS"] = "steerguard"
     if not (folder / "config.json").exists():
         save_tiny_model(architecture, folder)
-    print("ANSWER", json.dumps(answer(folder, **json.loads(sys.argv[3]) if len(sys.argv) > 3 else {})))
+    if json.loads(sys.argv[3]).get("enable_lora"):
+        save_adapter(folder, folder / "adapter")
+    print("ANSWER", json.dumps(answer(folder, **json.loads(sys.argv[3]))))
