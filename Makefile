@@ -12,10 +12,10 @@ TEST_DATABASE_URL ?= postgres://postgres@127.0.0.1:5432/postgres
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run python ports install model triton smoke test test-fast lint format lock clean
+.PHONY: help run python ports install model triton smoke test test-fast bench-steering lint format lock clean
 
 help: ## list these commands
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: ports install model ## install what is missing, then run the whole product (Ctrl-C stops it)
 	@$(PY) -m deploy.local.run
@@ -48,6 +48,9 @@ test: install model triton ## every test: real engine, real browser; the quick o
 
 test-fast: install ## the tests that need neither an engine nor a browser
 	@$(PY) -m pytest -m $(FAST)
+
+bench-steering: install model ## what steering costs beside stock vLLM and multi-LoRA (QUICK=1: a few minutes)
+	@$(PY) -m benchmarks.steering $(if $(QUICK),--quick)
 
 lint: install ## ruff and mypy
 	@$(PY) -m ruff check .

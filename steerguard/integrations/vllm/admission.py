@@ -49,6 +49,30 @@ class Receipt:
 
     admitted: list[Admitted] = field(default_factory=list)
 
+    def usage(self, prompt_tokens: int, completion_tokens: int) -> dict[str, Any] | None:
+        """What of a usage report's tokens were steered; None if nothing was.
+
+        Of each prompt all tokens but the last are in the prompt phase; that last one and every answered token but
+        the last are what the answer was predicted from, one position for each answered token.
+        """
+        if not self.admitted:
+            return None
+        admitted = self.admitted[-1]
+        in_prompt = prompt_tokens - len(self.admitted) if admitted.blend.prompt_row else 0
+        report: dict[str, Any] = {
+            "blend": admitted.blend.digest,
+            "prompt_tokens": max(in_prompt, 0),
+            "response_tokens": completion_tokens if admitted.blend.response_row else 0,
+        }
+        if admitted.dose is not None:
+            report["dose"] = round(admitted.dose, 4)
+        return report
+
+
+def current_receipt() -> Receipt | None:
+    """The receipt of the HTTP request at hand."""
+    return _receipt.get()
+
 
 _receipt: contextvars.ContextVar[Receipt | None] = contextvars.ContextVar("steerguard_receipt", default=None)
 

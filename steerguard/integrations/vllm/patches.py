@@ -10,6 +10,7 @@
 | `v1.engine.core.EngineCore` | gains `steerguard_…` methods; `preprocess_add_request`, `add_request` keep count of what is in use | the only process that knows every unfinished request |
 | `v1.engine.input_processor.InputProcessor.__init__`, `.process_inputs` | the engine's `Admission`; its verdict on each request | every request of server and `LLM` passes here, before it is scheduled |
 | `sampling_params.SamplingParams.from_optional` | early check | a streamed response has begun by the time of `process_inputs`; this runs before, so a bad spec is still a 400 |
+| `entrypoints.serve.engine.protocol.UsageInfo.__init__` | `usage.steering` | a streamed answer's headers are sent before its tokens are counted |
 | `config.vllm.VllmConfig.compute_hash` | the plugin enters the key | vLLM hashes no plugins: a stale compile cache would serve the model without steering |
 """
 
@@ -23,7 +24,7 @@ import numpy as np
 import torch
 
 from steerguard.blend import BlendError
-from steerguard.integrations.vllm.admission import Admission
+from steerguard.integrations.vllm.admission import Admission, current_receipt
 from steerguard.integrations.vllm.config import PluginConfig
 from steerguard.integrations.vllm.engine_core import CoreRegistry
 from steerguard.integrations.vllm.wire import SPEC_KEY, block_extra_key, plan_of
@@ -153,6 +154,18 @@ def _patch_front_end() -> None:
 
         return from_optional
 
+    def make_usage(original: Any) -> Any:
+        def __init__(self: Any, **counts: Any) -> None:
+            original(self, **counts)
+            receipt = current_receipt()
+            if receipt is not None:
+                steering = receipt.usage(self.prompt_tokens, self.completion_tokens or 0)
+                if steering is not None:
+                    self.steering = steering
+
+        return __init__
+
+    _replace(_module("entrypoints.serve.engine.protocol").UsageInfo, "__init__", make_usage)
     processor = _module("v1.engine.input_processor").InputProcessor
     _replace(processor, "__init__", make_init)
     _replace(processor, "process_inputs", make_process)

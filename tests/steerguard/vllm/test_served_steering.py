@@ -227,6 +227,30 @@ def test_the_answer_names_the_blend_that_was_applied(server: TestEngine) -> None
     assert "x-steerguard-blend" not in complete(server, None).headers
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_usage_says_how_many_tokens_were_steered(server: TestEngine, stream: bool) -> None:
+    def usage(blend: list[dict[str, Any]] | None) -> dict[str, Any]:
+        more = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+        response = complete(server, blend, **more)
+        if not stream:
+            return response.json()["usage"]
+        events = [line.removeprefix("data: ") for line in response.text.splitlines() if line.startswith("data: {")]
+        return json.loads(events[-1])["usage"]
+
+    length = usage(None)["prompt_tokens"]
+    assert "steering" not in usage(None)
+    for positions, prompt, response in (
+        ("all", length - 1, TOKENS),
+        ("prompt", length - 1, 0),
+        ("response", 0, TOKENS),
+    ):
+        blend = [component(SMALL, 0.1, positions)]
+        steering = usage(blend)["steering"]
+        assert (steering["prompt_tokens"], steering["response_tokens"]) == (prompt, response)
+        assert steering["blend"] == parse_blend({"blend": blend}).digest
+        assert steering["dose"] > 0
+
+
 def test_a_plan_forged_by_the_client_does_nothing(server: TestEngine) -> None:
     plain = complete(server, None, return_token_ids=True)
     forged = complete(
