@@ -31,6 +31,9 @@ _VLLM_NEWS: tuple[tuple[re.Pattern[str], str], ...] = (
 # What went wrong, in a word and a reason; the frames of a traceback stay in the file.
 _FAILURE = re.compile(r"^[\w.]*(Error|Exception|Exit|Interrupt): |^Killed\b|\bFATAL\b")
 _VALKEY_LINE = re.compile(r"^\d+:[A-Z] \d+ \w+ \d+ [\d:.]+ (?P<mark>[*#.-]) (?P<text>.*)$")
+# The gateway's line of each request; the file has all of it.
+_GATEWAY_REQUEST = re.compile(r"^request\s+\[gateway\]\s+(?P<fields>.*)$")
+_FIELD = re.compile(r"(\w+)=(\S+)")
 # The log has its own clock, and lines of the usual kind need no label.
 _PREFIX = re.compile(r"^(\d\d:\d\d:\d\d )?(\[info\s*\] |INFO:\s+)?")
 _DULL = re.compile(
@@ -49,7 +52,22 @@ def readable(process: str, line: str) -> str | None:
         return _readable_valkey(line)
     if _DULL.search(line):
         return None
-    return _PREFIX.sub("", line)
+    text = _PREFIX.sub("", line)
+    request = _GATEWAY_REQUEST.match(text)
+    return _readable_request(dict(_FIELD.findall(request["fields"]))) if request else text
+
+
+def _readable_request(fields: dict[str, str]) -> str:
+    """One line that fits a terminal: what was asked of whom, how it ended, tokens in and out, and how long it took."""
+    said = {name: value for name, value in fields.items() if value != "None"}
+    parts = [said.get("method", ""), said.get("path", ""), said.get("status", "")]
+    if said.get("outcome") != "completed":
+        parts.append(said.get("outcome", ""))
+    parts.append(said.get("revision", said.get("tenant", "")))
+    if "completion_tokens" in said:
+        parts.append(f"{said.get('prompt_tokens', '?')} → {said['completion_tokens']} tokens")
+    parts.append(f"{float(said.get('ms', 0)):.0f} ms")
+    return " · ".join(part for part in parts if part)
 
 
 def _readable_vllm(line: str) -> str | None:

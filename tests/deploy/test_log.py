@@ -37,6 +37,20 @@ VLLM = "(EngineCore pid=12) {level} 11-30 21:08:27 [core.py:402] {text}"
         ("web", "INFO:     Started server process [123]", None),
         ("web", "21:08:27 [info     ] request method=GET", "request method=GET"),
         ("web", "21:08:27 [warning  ] slow", "[warning  ] slow"),
+        (
+            "web",
+            "22:39:01 [info] request [gateway] completion_tokens=20 engine=local key=ppmbs844 method=POST ms=745.1 "
+            "outcome=completed path=/v1/chat/completions prompt_tokens=35 request_id=req_7e revision=harbor/sunny@1 "
+            "status=200 tenant=harbor",
+            "POST · /v1/chat/completions · 200 · harbor/sunny@1 · 35 → 20 tokens · 745 ms",
+        ),
+        (
+            "web",
+            "22:39:01 [info] request [gateway] completion_tokens=None engine=None key=ppmbs844 method=POST ms=0.1 "
+            "outcome=invalid_value path=/v1/completions prompt_tokens=None request_id=req_fe revision=None status=400 "
+            "tenant=harbor",
+            "POST · /v1/completions · 400 · invalid_value · harbor · 0 ms",
+        ),
         ("worker", "", None),
     ],
 )
