@@ -36,6 +36,8 @@ REFUSED_FIELDS = (
 )
 REFUSED_XARGS = ("ec_transfer_params", "kv_transfer_params", "session_id")
 
+MAX_ANSWERS = 64  # of one request: prompts times n
+
 # The SteerGuard article's fields: ours, never the engine's.
 SKILL_FIELDS = ("steer_skill", "steer_alpha")
 
@@ -59,6 +61,10 @@ def compose(
     """
     refuse_fields(body)
     upstream = {name: value for name, value in body.items() if value is not None and name not in SKILL_FIELDS}
+    _check_size(body)
+    if definition.system_prompt and body.get("truncate_prompt_tokens") is not None:
+        # It keeps the end of the prompt, and so cuts off what the persona is told.
+        raise FieldRefused("truncate_prompt_tokens")
     upstream["model"] = base_model
     upstream["cache_salt"] = cache_salt
     if kind == "chat":
@@ -71,8 +77,15 @@ def compose(
         upstream["stream_options"] = {**_stream_options(body), "include_usage": True}
     blend = [replace(component, alpha=component.alpha * strength) for component in definition.blend if strength]
     if steering := write_steering([*blend, *([skill] if skill else [])], definition.max_dose):
+        if upstream.get("use_beam_search"):
+            raise InvalidRequest("Beam search can't be steered; ask without it.", param="use_beam_search")
         upstream["vllm_xargs"] = {**upstream.get("vllm_xargs", {}), STEERING_FIELD: steering}
     return upstream
+
+
+def is_steered(upstream: Body) -> bool:
+    """Whether a composed request asks for steering, so that its answer has to say it was applied."""
+    return STEERING_FIELD in (upstream.get("vllm_xargs") or {})
 
 
 def refuse_fields(body: Body) -> None:
@@ -88,6 +101,20 @@ def refuse_fields(body: Body) -> None:
     for name in xargs:
         if name in REFUSED_XARGS or name.startswith(STEERING_FIELD):
             raise FieldRefused(f"vllm_xargs.{name}")
+
+
+def _check_size(body: Body) -> None:
+    """One request may not fill a whole batch: everybody's answers come out of the same one."""
+    for name in ("n", "best_of"):
+        count = body.get(name)
+        if isinstance(count, int) and count > MAX_ANSWERS:
+            raise InvalidRequest(f"'{name}' must be at most {MAX_ANSWERS}.", param=name)
+    prompts = body.get("prompt")
+    # A list of integers is one prompt, as token ids.
+    many = len(prompts) if isinstance(prompts, list) and prompts and not isinstance(prompts[0], int) else 1
+    n = body.get("n")
+    if many * (n if isinstance(n, int) else 1) > MAX_ANSWERS:
+        raise InvalidRequest(f"'prompt' and 'n' must make at most {MAX_ANSWERS} answers.", param="prompt")
 
 
 def wants_stream(body: Body) -> bool:

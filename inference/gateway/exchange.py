@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Never
 
 from inference.gateway.errors import BodyTooLarge, GatewayError, InvalidRequest, MethodNotAllowed
+
+_LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # or a whole pair, which the parser joins
 
 # ASGI's own types, as loosely as the servers and Django take them.
 Scope = Mapping[str, Any]
@@ -175,14 +179,26 @@ class Exchange:
 def parse_json(body: bytes) -> dict[str, Any]:
     """The JSON object in `body`. Raises InvalidRequest."""
     try:
-        parsed = json.loads(body, parse_constant=_refuse_constant)
+        parsed = json.loads(body, parse_constant=_refuse_constant, parse_float=_finite_float)
+        if _LONE_SURROGATE.search(body):
+            # Half a character, which no tokenizer takes; whole pairs have become one character by now.
+            json.dumps(parsed, ensure_ascii=False).encode()
     except RecursionError:
         raise InvalidRequest("The body is nested too deeply.") from None
+    except UnicodeEncodeError:
+        raise InvalidRequest("The body holds half a character (a lone surrogate such as \\ud800).") from None
     except ValueError as error:
         raise InvalidRequest(f"The body is not valid JSON: {error}") from None
     if not isinstance(parsed, dict):
         raise InvalidRequest("The body must be a JSON object.")
     return parsed
+
+
+def _finite_float(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:40]} is larger than any number here can be")
+    return number
 
 
 def _refuse_constant(name: str) -> Never:

@@ -18,6 +18,7 @@ from typing import Any
 import aiohttp
 import structlog
 
+from inference.gateway.compose import is_steered
 from inference.gateway.directory import Engine
 from inference.gateway.errors import EngineFailed, EngineRefused, EngineUnavailable, GatewayError
 from inference.gateway.live import LiveDirectory
@@ -88,6 +89,9 @@ class Fleet:
             async with contextlib.AsyncExitStack() as stack:
                 try:
                     upstream = await stack.enter_async_context(self._open(engine, path, data, request_id))
+                    if is_steered(body) and not upstream.steering_headers:
+                        # No plugin, or a path on which it wasn't asked: never pass off an unsteered answer.
+                        raise EngineFailed("The engine did not say that it steered this answer.")
                 except (EngineUnavailable, EngineFailed) as error:
                     log.warning("engine did not answer", engine=engine.name, error=error.message)
                     failure = error

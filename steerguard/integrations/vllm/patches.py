@@ -10,6 +10,7 @@
 | `v1.engine.core.EngineCore` | gains `steerguard_…` methods; `preprocess_add_request`, `add_request` keep count of what is in use | the only process that knows every unfinished request |
 | `v1.engine.input_processor.InputProcessor.__init__`, `.process_inputs` | the engine's `Admission`; its verdict on each request | every request of server and `LLM` passes here, before it is scheduled |
 | `sampling_params.SamplingParams.from_optional` | early check | a streamed response has begun by the time of `process_inputs`; this runs before, so a bad spec is still a 400 |
+| `entrypoints.openai.{chat_completion,completion}.protocol.….to_beam_search_params` | refuses a steered beam search | vLLM gives its beams parameters of their own, without the request's extra args |
 | `entrypoints.serve.engine.protocol.UsageInfo.__init__` | `usage.steering` | a streamed answer's headers are sent before its tokens are counted |
 | `config.vllm.VllmConfig.compute_hash` | the plugin enters the key | vLLM hashes no plugins: a stale compile cache would serve the model without steering |
 """
@@ -100,7 +101,8 @@ def _patch_front_end() -> None:
         """HTTP 400 in vLLM's server; a ValueError too, which is what offline callers are promised."""
 
     def refuse(error: BlendError) -> Exception:
-        return SteeringRefused(str(error), parameter=f"vllm_xargs.{error.field}")  # type: ignore[call-arg]
+        inside = f"vllm_xargs.{error.field}" if error.field.startswith(SPEC_KEY) else error.field
+        return SteeringRefused(str(error), parameter=inside)  # type: ignore[call-arg]
 
     def make_init(original: Any) -> Any:
         def __init__(self: Any, vllm_config: Any, *args: Any, **kwargs: Any) -> None:
@@ -165,6 +167,18 @@ def _patch_front_end() -> None:
 
         return __init__
 
+    def make_beam_search(original: Any) -> Any:
+        def to_beam_search_params(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if SPEC_KEY in (self.vllm_xargs or {}):
+                raise refuse(BlendError("use_beam_search", "no beam search in a steered request", "true"))
+            return original(self, *args, **kwargs)
+
+        return to_beam_search_params
+
+    chat = _module("entrypoints.openai.chat_completion.protocol").ChatCompletionRequest
+    completion = _module("entrypoints.openai.completion.protocol").CompletionRequest
+    for request in (chat, completion):
+        _replace(request, "to_beam_search_params", make_beam_search)
     _replace(_module("entrypoints.serve.engine.protocol").UsageInfo, "__init__", make_usage)
     processor = _module("v1.engine.input_processor").InputProcessor
     _replace(processor, "__init__", make_init)

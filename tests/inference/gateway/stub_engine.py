@@ -35,11 +35,17 @@ def usage_chunk() -> bytes:
 DONE = b"data: [DONE]\n\n"
 
 
+def steered(body: dict[str, Any]) -> dict[str, str]:
+    """The header by which the plugin says that it steered."""
+    return {"x-steerguard-blend": "b" * 64} if "steerguard" in body.get("vllm_xargs", {}) else {}
+
+
 def streams(*parts: bytes, then: str = "ends") -> Script:
     """Sends `parts` one write each; `then` it "ends", is "cut" off, or "hangs" until it is left alone."""
 
     async def answer(stub: "StubEngine", request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-        response = web.StreamResponse(headers={"content-type": "text/event-stream; charset=utf-8"})
+        headers = {"content-type": "text/event-stream; charset=utf-8", **steered(body)}
+        response = web.StreamResponse(headers=headers)
         await response.prepare(request)
         try:
             for part in parts:
@@ -60,7 +66,7 @@ def streams(*parts: bytes, then: str = "ends") -> Script:
 
 def says(answer: dict[str, Any], status: int = 200) -> Script:
     async def respond(stub: "StubEngine", request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-        return web.json_response(answer, status=status)
+        return web.json_response(answer, status=status, headers=steered(body) if status == 200 else None)
 
     return respond
 
@@ -109,7 +115,8 @@ async def hello(stub: "StubEngine", request: web.Request, body: dict[str, Any]) 
             "model": MODEL,
             "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
             "usage": USAGE,
-        }
+        },
+        headers=steered(body),
     )
 
 

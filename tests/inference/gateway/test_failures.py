@@ -40,6 +40,17 @@ def assert_come_again(answer: httpx.Response) -> None:
     assert answer.json()["error"]["code"] == "engine_unavailable"
 
 
+class TestAnEngineThatDoesNotSayThatItSteered:
+    @pytest.mark.parametrize("stream", [True, False])
+    def test_is_not_believed(
+        self, gateway: Gateway, stub: StubEngine, acme_key: str, support: Persona, stream: bool, monkeypatch: Any
+    ) -> None:
+        monkeypatch.setattr("tests.inference.gateway.stub_engine.steered", lambda body: {})
+        answer = post(gateway, acme_key, model="support", stream=stream)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (502, "engine_error")
+        assert post(gateway, acme_key, stream=stream).status_code == 200
+
+
 class TestAnEngineThatIsAway:
     @pytest.mark.parametrize("stream", [True, False])
     def test_is_a_503_that_says_when_to_come_again(

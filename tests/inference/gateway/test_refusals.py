@@ -53,6 +53,8 @@ def test_fields_that_cross_tenants_are_refused(
         b'{"model": "x", "temperature": NaN}',
         b'{"model": ' + b"[" * 100_000,
         b'{"seed": ' + b"1" * 10_000 + b"}",
+        b'{"model": "x", "logit_bias": {"5": 1e999}}',
+        b'{"model": "x", "bad_words": ["\\ud800"]}',
     ],
 )
 def test_a_body_that_is_no_json_object_is_a_400(gateway: Gateway, acme_key: str, body: bytes) -> None:
@@ -99,3 +101,40 @@ def test_a_client_that_hangs_up_while_sending_leaves_nothing_behind(
     answer = gateway.openai(acme_key).chat.completions.create(model="support", messages=HELLO)
     assert answer.choices[0].message.content == "Hello!"
     assert len(stub.requests) == 1
+
+
+def test_a_whole_pair_of_surrogates_is_an_ordinary_character(gateway: Gateway, stub: StubEngine, acme_key: str) -> None:
+    body = b'{"model": "%s", "messages": [{"role": "user", "content": "\\ud83d\\ude00"}]}' % MODEL.encode()
+    assert gateway.http(acme_key).post("/v1/chat/completions", content=body).status_code == 200
+    assert stub.last["messages"][0]["content"] == "\N{GRINNING FACE}"
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"n": 65, "prompt": "a"}, "n"),
+        ({"prompt": ["a"] * 65}, "prompt"),
+        ({"prompt": ["a"] * 13, "n": 5}, "prompt"),
+        ({"prompt": [[1, 2]] * 65}, "prompt"),
+    ],
+)
+def test_one_request_cannot_fill_a_whole_batch(
+    gateway: Gateway, stub: StubEngine, acme_key: str, body: dict[str, Any], field: str
+) -> None:
+    answer = gateway.http(acme_key).post("/v1/completions", json={"model": MODEL, **body})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)
+    assert stub.requests == []
+
+
+def test_a_prompt_of_many_tokens_is_one_prompt(gateway: Gateway, stub: StubEngine, acme_key: str) -> None:
+    answer = gateway.http(acme_key).post("/v1/completions", json={"model": MODEL, "prompt": [7] * 500, "n": 2})
+    assert answer.status_code == 200
+
+
+def test_a_personas_beam_search_is_refused_because_it_would_not_be_steered(
+    gateway: Gateway, stub: StubEngine, acme_key: str, support: Persona
+) -> None:
+    body = {"messages": HELLO, "use_beam_search": True, "n": 2}
+    refused = gateway.http(acme_key).post("/v1/chat/completions", json={"model": "support", **body})
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "use_beam_search")
+    assert gateway.http(acme_key).post("/v1/chat/completions", json={"model": MODEL, **body}).status_code == 200

@@ -212,6 +212,23 @@ def test_a_bad_spec_is_refused_with_the_field_named(server: TestEngine, name: st
     assert said in error["message"]
 
 
+@pytest.mark.parametrize("path", ["completions", "chat/completions"])
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_a_steered_beam_search_is_refused_rather_than_unsteered(server: TestEngine, path: str, stream: bool) -> None:
+    body: dict[str, Any] = {
+        "model": server.model,
+        "prompt": PROMPT,
+        "messages": [{"role": "user", "content": PROMPT}],
+        "use_beam_search": True,
+        "max_tokens": 4,
+        "stream": stream,
+    }
+    steering = {"vllm_xargs": {"steerguard": json.dumps({"blend": BLENDS["one vector"]})}}
+    refused = requests.post(f"{server.url}/v1/{path}", json={**body, **steering}, headers=server.headers)
+    assert (refused.status_code, refused.json()["error"]["param"]) == (400, "use_beam_search")
+    assert requests.post(f"{server.url}/v1/{path}", json=body, headers=server.headers).status_code == 200
+
+
 def test_a_bad_spec_leaves_its_batchmates_alone(server: TestEngine, reference: Reference) -> None:
     expected = reference_tokens(reference, BLENDS["one vector"])
     bad = [{"vector": UNKNOWN, "alpha": 1.0}]
