@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from dataclasses import fields as dataclass_fields
 from typing import Any, Literal, cast, get_args
 
+from personas.characters import UNSTORABLE
 from personas.errors import InvalidDefinition, Problem
 from personas.models import DIGEST_PATTERN, SteeringVector, Tenant
 
@@ -28,9 +29,6 @@ MAX_TOKENS = 1_000_000
 MAX_OUTPUT_FORMAT_CHARS = 64_000
 MAX_SKILL_CHARS = 63
 MAX_FOUND_CHARS = 80
-
-# PostgreSQL can't store NUL, and no encoding can write half of a surrogate pair.
-_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +194,7 @@ class Field:
         return default
 
     def is_text(self, max_chars: int) -> bool:
-        return isinstance(self.value, str) and len(self.value) <= max_chars and not _UNSTORABLE.search(self.value)
+        return isinstance(self.value, str) and len(self.value) <= max_chars and not UNSTORABLE.search(self.value)
 
     def number(self, default: float, *, low: float, high: float) -> float:
         """A finite number. Null is refused: it is what JavaScript writes for NaN."""
@@ -309,7 +307,7 @@ def _parse_output_format(field: Field) -> dict[str, Any] | None:
     except (TypeError, ValueError, RecursionError):
         field.refuse("JSON")
         return None
-    if len(text) > MAX_OUTPUT_FORMAT_CHARS or _UNSTORABLE.search(text) or "\\u0000" in text:
+    if len(text) > MAX_OUTPUT_FORMAT_CHARS or UNSTORABLE.search(text) or "\\u0000" in text:
         field.refuse(f"at most {MAX_OUTPUT_FORMAT_CHARS} characters of JSON without NUL")
     return dict(field.value)
 

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -232,6 +232,60 @@ def test_a_persona_of_anothers_vector_is_refused(acme: Tenant, globex: Tenant, m
             tenant=globex, slug="spy", name="Spy", definition={"blend": [{"vector": secret.digest}]}
         )
     assert not globex.personas.exists()
+
+
+@pytest.mark.parametrize("character", ["\0", "\n", "\x7f", "\x85", "\u202e", "\u2066", "\u2069", "\ud800"])
+def test_a_name_that_would_read_as_another_is_refused(character: str, acme: Tenant, make_persona: MakePersona) -> None:
+    persona = make_persona(acme, "support")
+    changes_of_names: list[Callable[[str], object]] = [
+        lambda name: services.create_tenant(slug="other", name=name),
+        lambda name: services.create_persona(tenant=acme, slug="other", name=name),
+        lambda name: services.update_persona(persona=persona, name=name),
+        lambda name: services.issue_api_key(tenant=acme, name=name),
+    ]
+    for change in changes_of_names:
+        with pytest.raises(InvalidField) as refusal:
+            change(f"Sup{character}port")
+        assert refusal.value.field == "name"
+        assert refusal.value.found == f"U+{ord(character):04X}"
+    persona.refresh_from_db()
+    assert persona.name == "Support"
+
+
+def test_a_vectors_name_is_part_of_model_names(acme: Tenant) -> None:
+    with pytest.raises(InvalidSlug):
+        services.store_vector(tenant=acme, vector=random_vector("warm\u202e"))
+
+
+@pytest.mark.parametrize("character", ["\0", "\udfff"])
+def test_a_text_that_cannot_be_stored_everywhere_is_refused(
+    character: str, acme: Tenant, make_persona: MakePersona
+) -> None:
+    persona = make_persona(acme, "support")
+    vector = random_vector("warm")
+    text = f"a{character}b"
+    changes_of_texts: list[tuple[str, Callable[[], object]]] = [
+        ("description", lambda: services.create_persona(tenant=acme, slug="other", name="Other", description=text)),
+        ("description", lambda: services.update_persona(persona=persona, description=text)),
+        ("description", lambda: services.store_vector(tenant=acme, vector=vector, description=text)),
+        ("source", lambda: services.store_vector(tenant=acme, vector=vector, source={"by": [text]})),
+        ("source", lambda: services.store_vector(tenant=acme, vector=vector, source={text: 1})),
+    ]
+    for field, change in changes_of_texts:
+        with pytest.raises(InvalidField) as refusal:
+            change()
+        assert refusal.value.field == field
+
+
+def test_a_vectors_model_has_no_nul_in_its_name(acme: Tenant) -> None:
+    with pytest.raises(InvalidField) as refusal:
+        services.store_vector(tenant=acme, vector=random_vector("warm", base_model="a\0b"))
+    assert (refusal.value.field, refusal.value.found) == ("base_model", "U+0000")
+
+
+def test_a_description_may_have_lines_and_a_name_any_script(acme: Tenant) -> None:
+    persona = services.create_persona(tenant=acme, slug="a", name="Zoë 🌻 مرحبا", description="One.\nTwo.\tThree.")
+    assert persona.description == "One.\nTwo.\tThree."
 
 
 def test_a_personas_name_is_taken_once_per_tenant(acme: Tenant, make_persona: MakePersona) -> None:
