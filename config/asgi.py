@@ -15,15 +15,15 @@ django_app = get_asgi_application()  # loads the apps, so it has to come before 
 
 from channels.auth import AuthMiddlewareStack  # noqa: E402
 from channels.routing import URLRouter  # noqa: E402
-from channels.security.websocket import AllowedHostsOriginValidator  # noqa: E402
 
 from inference.gateway.app import application as gateway_app  # noqa: E402
+from inference.page_origin import OwnPagesOnly  # noqa: E402
 from inference.routing import websocket_urlpatterns  # noqa: E402
 
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 
-websocket_app = AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(websocket_urlpatterns)))
+websocket_app = OwnPagesOnly(AuthMiddlewareStack(URLRouter(websocket_urlpatterns)))
 
 
 async def application(scope: Any, receive: Receive, send: Send) -> None:

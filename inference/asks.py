@@ -6,10 +6,10 @@ Everything is bounded here, because whoever holds a session can send anything.
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
+from personas.characters import STORABLE_RULE, UNSTORABLE
 from personas.playground import MAX_MESSAGE_CHARS, MAX_STRENGTH, MAX_TOKENS
 
 Column = Literal["persona", "base"]
@@ -63,13 +63,14 @@ def parse_message(text: str | None) -> Ask | Stop:
     if data.get("type") == "ask":
         return _parse_ask(data)
     if data.get("type") == "stop":
-        return Stop(_text(data, "id", MAX_ID_CHARS))
+        return Stop(_id(data))
     raise BadMessage("'type' must be 'ask' or 'stop'.")
 
 
 def _parse_ask(data: dict[str, Any]) -> Ask:
     return Ask(
-        id=_text(data, "id", MAX_ID_CHARS),
+        id=_id(data),
+        # Any text: what no persona can be called is as unknown as a name that none has.
         persona=_text(data, "persona", MAX_MODEL_CHARS),
         messages=_messages(data.get("messages")),
         strength=_strength(data.get("strength", 1.0)),
@@ -86,6 +87,17 @@ def _text(data: dict[str, Any], name: str, max_chars: int) -> str:
     return value
 
 
+def _id(data: dict[str, Any]) -> str:
+    value = _text(data, "id", MAX_ID_CHARS)
+    _check_storable("id", value)
+    return value
+
+
+def _check_storable(name: str, text: str) -> None:
+    if UNSTORABLE.search(text):
+        raise BadMessage(f"'{name}' must be text with {STORABLE_RULE}.")
+
+
 def _integer(data: dict[str, Any], name: str, low: int, high: int) -> int:
     value = data.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
@@ -94,9 +106,8 @@ def _integer(data: dict[str, Any], name: str, low: int, high: int) -> int:
 
 
 def _strength(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise BadMessage(f"'strength' must be a number from 0 to {MAX_STRENGTH:g}.")
-    if not 0 <= value <= MAX_STRENGTH:
+    # The comparisons are false for NaN, and right for integers too large for a float.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_STRENGTH:
         raise BadMessage(f"'strength' must be a number from 0 to {MAX_STRENGTH:g}.")
     return float(value)
 
@@ -121,4 +132,5 @@ def _message(item: object, index: int) -> dict[str, str]:
     role, content = (item.get("role"), item.get("content")) if isinstance(item, dict) else (None, None)
     if role not in ROLES or not isinstance(content, str) or not content.strip():
         raise BadMessage(f"'messages[{index}]' must have a role ({', '.join(ROLES)}) and a text.")
+    _check_storable(f"messages[{index}]", content)
     return {"role": role, "content": content}

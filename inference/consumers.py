@@ -23,6 +23,7 @@ from django.contrib.auth.models import AbstractBaseUser, AnonymousUser
 
 from inference import status_feed
 from inference.asks import Ask, BadMessage, Column, Stop, parse_message
+from inference.gateway.address import PersonaAddress
 from inference.gateway.ask import Delta, Event, Finished, Started, stream_answer
 from inference.gateway.errors import (
     EngineFailed,
@@ -79,8 +80,16 @@ class PlaygroundConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]  # chann
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Whatever ends the socket (a goodbye, a lost line, a server that stops) ends its generation too."""
+
+        async def send_while_open(message: Any) -> None:
+            try:
+                await send(message)
+            except OSError:  # ASGI's word for a client that has gone: people close tabs, so it is no failure
+                if self._running is not None:
+                    self._running.cancel()
+
         try:
-            await super().__call__(scope, receive, send)
+            await super().__call__(scope, receive, send_while_open)
         finally:
             if self._running is not None:
                 self._running.cancel()
@@ -219,8 +228,11 @@ def _as_message(event: Event) -> dict[str, Any]:
 
 def _tenant_of(user: AbstractBaseUser | AnonymousUser, model: str) -> str:
     """The tenant of a persona that `user` may see. Raises UnknownModel, whether or not others have it."""
-    tenant, _, persona = model.partition("/")
-    known = Persona.objects.visible_to(user).filter(tenant__slug=tenant, slug=persona.partition("@")[0])
+    # The grammar first: a database can't be asked for every text.
+    address = PersonaAddress.parse(model, home_tenant="")
+    if address is None:
+        raise UnknownModel(model)
+    known = Persona.objects.visible_to(user).filter(tenant__slug=address.tenant, slug=address.persona)
     if not known.exists():
         raise UnknownModel(model)
-    return tenant
+    return address.tenant

@@ -20,7 +20,7 @@ from personas import services
 from personas.models import Membership, Persona, Tenant
 from personas.playground import MAX_MESSAGE_CHARS, MAX_TOKENS
 from tests.conftest import MakePersona
-from tests.inference.gateway.conftest import Gateway, RegisterEngine
+from tests.inference.gateway.conftest import Gateway, RegisterEngine, eventually
 from tests.inference.gateway.stub_engine import StubEngine, chunk, refuses, streams
 
 Message = dict[str, Any]
@@ -194,13 +194,21 @@ def test_an_outsider_is_told_what_he_would_be_told_of_nothing(
     assert stub.requests == []
 
 
-@pytest.mark.parametrize("name", ["acme/draft", "support", "acme", "/", "acme/support@99", "SmolLM2-135M-Instruct"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("acme/draft", "support", "acme", "/", "acme/support@99", "SmolLM2-135M-Instruct"),
+        *("\ud800/x", "acme/\udfff", "acme/support\0", "acme\0/support"),
+    ],
+)
 def test_what_is_no_published_persona_of_ones_own_is_unknown(
     name: str, playground: Playground, stub: StubEngine, acme: Tenant
 ) -> None:
     services.create_persona(tenant=acme, slug="draft", name="Draft", definition={})
     playground.ask(name)
-    assert "does not exist" in playground.until("error", "base")["message"]
+    error = playground.until("error", "base")
+    assert error["message"] == f"The model '{name}' does not exist or you do not have access to it."
+    assert error["advice"].startswith("Pick another persona")
     assert stub.requests == []
 
 
@@ -236,6 +244,22 @@ def test_nobody_plays_without_signing_in(open_playground: Open) -> None:
 def test_a_page_of_another_site_is_refused(open_playground: Open, alice_client: Client) -> None:
     with pytest.raises(InvalidStatus) as refused:
         open_playground(alice_client, origin="https://evil.example")
+    assert refused.value.response.status_code == 403
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        *("http://127.0.0.1:9999", "http://127.0.0.1", "http://localhost:{port}", "http://127.0.0.1:{port}.evil.com"),
+        *("http://127.0.0.1:{port}@evil.com", "http://evil.com/127.0.0.1:{port}", "127.0.0.1:{port}", "null"),
+        "file://127.0.0.1:{port}",
+    ],
+)
+def test_a_page_of_another_port_or_no_address_at_all_is_refused(
+    origin: str, gateway: Gateway, open_playground: Open, alice_client: Client
+) -> None:
+    with pytest.raises(InvalidStatus) as refused:
+        open_playground(alice_client, origin=origin.format(port=gateway.url.rpartition(":")[2]))
     assert refused.value.response.status_code == 403
 
 
@@ -313,6 +337,8 @@ def test_without_an_engine_the_column_says_so(open_playground: Open, alice_clien
         (json.dumps(question(strength=2.1)), "'strength'"),
         (json.dumps(question(strength=float("nan"))), "'strength'"),
         (json.dumps(question(strength="1")), "'strength'"),
+        (json.dumps(question(strength=10**400)), "'strength'"),
+        (json.dumps(question(strength=-(10**400))), "'strength'"),
         (json.dumps(question(columns=[])), "'columns'"),
         (json.dumps(question(columns=["persona", "persona"])), "'columns'"),
         (json.dumps(question(columns=[{}])), "'columns'"),
@@ -325,6 +351,14 @@ def test_without_an_engine_the_column_says_so(open_playground: Open, alice_clien
         (json.dumps(question(messages=["Hi"])), "'messages[0]'"),
         (json.dumps(question(messages=[{"role": "tool", "content": "Hi"}])), "'messages[0]'"),
         (json.dumps(question(messages=[{"role": "user", "content": " "}])), "'messages[0]'"),
+        (json.dumps(question(messages=[{"role": "user", "content": "Hi\ud800"}])), "'messages[0]'"),
+        (json.dumps(question(messages=[{"role": "user", "content": "Hi\0"}])), "'messages[0]'"),
+        (json.dumps(question(messages=[{"role": "\ud800", "content": "Hi"}])), "'messages[0]'"),
+        (json.dumps(question(id="\udfff")), "'id'"),
+        (json.dumps(question(id="a\0b")), "'id'"),
+        (json.dumps({"type": "stop", "id": "\ud800"}), "'id'"),
+        (json.dumps({"type": "\ud800"}), "'type'"),
+        (json.dumps(question(columns=["\ud800"])), "'columns'"),
         (
             json.dumps(question(messages=[{"role": "user", "content": "x" * (MAX_MESSAGE_CHARS + 1)}])),
             "longer than",
@@ -351,8 +385,16 @@ def test_a_person_has_a_bounded_number_of_sockets(
         playground.next()
     assert open_playground(alice_client).close_code() == TOO_MANY_SOCKETS
     assert open_playground(charlie_client).next()["type"] == "engines"
+
+    def one_more_is_let_in() -> bool:
+        try:
+            return bool(open_playground(alice_client).next()["type"] == "engines")
+        except ConnectionClosed:
+            return False
+
     mine[0].socket.close()
-    assert open_playground(alice_client).next()["type"] == "engines"
+    # The goodbye is answered before the server has forgotten the socket.
+    eventually(one_more_is_let_in, within_s=TIMEOUT_S)
 
 
 def test_a_persona_published_a_moment_ago_answers(
@@ -361,3 +403,14 @@ def test_a_persona_published_a_moment_ago_answers(
     make_persona(acme, "new")
     playground.ask("acme/new", columns=["persona"])
     assert playground.answers("persona")["persona"][0]["revision"] == "acme/new@1"
+
+
+def test_a_page_that_goes_away_while_text_streams_is_no_error(
+    playground: Playground, stub: StubEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    stub.does = streams(*[chunk("word ")] * 3000, then="hangs")
+    playground.ask()
+    playground.until("delta")
+    playground.socket.socket.shutdown(2)
+    assert stub.aborted.wait(TIMEOUT_S)
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
