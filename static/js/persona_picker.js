@@ -1,6 +1,7 @@
 // The list of personas: a combobox whose listbox is always open when there is room, and fills the
 // window when there isn't. Focus stays in the search box; the arrow keys move a highlight, Enter
-// picks. Every option is already in the page, so searching is only hiding.
+// picks. Every option is already in the page, so searching is only hiding and sorting: what matches
+// by name comes first, in its group and with its group, so that Enter takes what stands on top.
 
 export class PersonaPicker {
   #panel = document.getElementById("picker");
@@ -8,15 +9,19 @@ export class PersonaPicker {
   #list = document.getElementById("picker-list");
   #none = document.getElementById("picker-none");
   #opener = document.getElementById("picker-button");
+  #groups = Array.from(this.#list.querySelectorAll("[role=group]"));
   #options = Array.from(this.#list.querySelectorAll("[role=option]"));
   #haystacks;
   #active = null;
   #onPick;
 
-  // searchText(model) is what a search looks at; onPick(model) runs when the reader has chosen.
-  constructor({ searchText, onPick }) {
+  // searchTexts(model) are what a search looks at: the text whose matches come first, then the text of
+  // everything. onPick(model) runs when the reader has chosen.
+  constructor({ searchTexts, onPick }) {
     this.#onPick = onPick;
-    this.#haystacks = new Map(this.#options.map((option) => [option, searchText(option.dataset.model)]));
+    this.#haystacks = new Map(
+      this.#options.map((option) => [option, searchTexts(option.dataset.model).map((text) => text.toLowerCase())]),
+    );
     this.#search.addEventListener("input", () => this.#filter());
     this.#search.addEventListener("keydown", (event) => this.#onKey(event));
     // Keeps focus in the search box, so that a click into the list doesn't close it when narrow.
@@ -62,7 +67,7 @@ export class PersonaPicker {
   }
 
   get #shown() {
-    return this.#options.filter((option) => !option.hidden);
+    return Array.from(this.#list.querySelectorAll("[role=option]:not([hidden])"));
   }
 
   #close() {
@@ -72,15 +77,22 @@ export class PersonaPicker {
 
   #filter() {
     const words = this.#search.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const ranks = new Map();
     for (const option of this.#options) {
-      const haystack = this.#haystacks.get(option);
-      option.hidden = !words.every((word) => haystack.includes(word));
+      const rank = this.#haystacks.get(option).findIndex((text) => words.every((word) => text.includes(word)));
+      option.hidden = rank < 0;
+      ranks.set(option, option.hidden ? Infinity : rank);
     }
-    for (const group of this.#list.querySelectorAll("[role=group]")) {
-      const count = group.querySelectorAll("[role=option]:not([hidden])").length;
+    const byRank = (one, other) => (ranks.get(one) < ranks.get(other) ? -1 : Number(ranks.get(one) > ranks.get(other)));
+    for (const group of this.#groups) {
+      const options = this.#options.filter((option) => group.contains(option)).sort(byRank);
+      group.append(...options);
+      const count = options.filter((option) => !option.hidden).length;
       group.hidden = count === 0;
       group.querySelector(".picker__tenant span").textContent = count;
+      ranks.set(group, ranks.get(options[0]));
     }
+    this.#list.prepend(...[...this.#groups].sort(byRank));
     const shown = this.#shown;
     this.#none.hidden = shown.length > 0;
     this.#activate(shown[0]);

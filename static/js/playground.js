@@ -31,7 +31,7 @@ let persona = null;
 let connection = "connecting";
 let engines = null;
 let run = null; // {id, question, open: Set of columns still answering}
-let answered = { persona: null, base: null }; // what each column last answered, as a string
+let answered = false; // whether the chosen persona has been asked
 let settleTimer = 0;
 
 const announce = (text) => {
@@ -98,7 +98,7 @@ function showSamples() {
     button.textContent = text;
     button.addEventListener("click", () => {
       prompt.value = text;
-      ask(BOTH);
+      ask();
     });
     return button;
   });
@@ -118,7 +118,7 @@ function choose(model) {
   columns.persona.title = persona.name;
   columns.persona.clear();
   columns.persona.note = "";
-  answered.persona = null;
+  answered = false;
   strength.value = AS_PUBLISHED;
   strength.disabled = persona.blend.length === 0;
   showBlend();
@@ -161,12 +161,7 @@ function showReadiness() {
   element("ask-reason").classList.toggle("visually-hidden", passing);
   askButton.setAttribute("aria-disabled", String(reason !== ""));
   stopButton.setAttribute("aria-disabled", String(run === null));
-  element("ask-label").textContent = answered.persona || answered.base ? "Run again" : "Ask";
-}
-
-// What decides the unsteered answer; at temperature 0 and a fixed seed the same question needs no second answer.
-function baseQuestion() {
-  return JSON.stringify([persona.model, prompt.value, seed.value, maxTokens.value]);
+  element("ask-label").textContent = answered ? "Run again" : "Ask";
 }
 
 // The input's number within its own bounds; the input shows what is used.
@@ -177,7 +172,9 @@ function bounded(input, fallback) {
   return Number(input.value);
 }
 
-function ask(keys) {
+// Always both columns together. An engine's rounding depends on the shape of the batch, so an answer from
+// another batch may read differently though nothing was steered, as at strength 0.
+function ask() {
   clearTimeout(settleTimer);
   if (obstacle()) return;
   if (!prompt.value.trim()) {
@@ -192,28 +189,22 @@ function ask(keys) {
     persona: persona.model,
     messages: [{ role: "user", content: prompt.value }],
     strength: Number(strength.value),
-    columns: keys,
+    columns: BOTH,
     max_tokens: bounded(maxTokens, page.default_max_tokens),
     seed: bounded(seed, 0),
   });
   if (!sent) return;
-  // The server gives up the question before; whatever of it still streamed here was cut short.
-  for (const key of run?.open ?? []) if (!keys.includes(key)) columns[key].finish({ stopped: true });
-  run = { id, open: new Set(keys) };
-  for (const key of keys) {
-    columns[key].wait();
-    answered[key] = key === "base" ? baseQuestion() : persona.model;
-  }
-  if (keys.includes("persona"))
-    columns.persona.note = strength.disabled ? "" : `at ${Number(strength.value).toFixed(1)}×`;
-  announce(keys.length > 1 ? "Both columns are answering." : `Answering at strength ${strength.value}.`);
+  run = { id, open: new Set(BOTH) };
+  for (const key of BOTH) columns[key].wait();
+  answered = true;
+  const at = strength.disabled ? "" : `at ${Number(strength.value).toFixed(1)}×`;
+  columns.persona.note = at;
+  announce(`Both columns are answering${at && `, the persona ${at}`}.`);
   showReadiness();
 }
 
 function askAtNewStrength() {
-  if (!answered.persona || persona.model !== answered.persona) return;
-  const baseStands = answered.base === baseQuestion() && ["done", "cut"].includes(columns.base.state);
-  ask(baseStands ? ["persona"] : BOTH);
+  if (answered) ask();
 }
 
 function stop() {
@@ -322,9 +313,9 @@ function onConnection(state) {
 // --- wiring ----------------------------------------------------------------------------------
 
 const picker = new PersonaPicker({
-  searchText(model) {
-    const { name, description, tenant_name: tenant, blend } = personas.get(model);
-    return [name, model, description, tenant, ...blend.map(({ skill }) => skill)].join(" ").toLowerCase();
+  searchTexts(model) {
+    const { name, slug, description, tenant_name: tenant, blend } = personas.get(model);
+    return [`${name} ${slug}`, [name, model, description, tenant, ...blend.map(({ skill }) => skill)].join(" ")];
   },
   onPick(model) {
     if (model !== persona.model) choose(model);
@@ -341,14 +332,14 @@ picker.select(first.model);
 
 form.addEventListener("submit", (event) => {
   event.preventDefault();
-  ask(BOTH);
+  ask();
 });
 stopButton.addEventListener("click", stop);
 addEventListener("keydown", (event) => {
   if (snippetDialog.open || event.isComposing) return;
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
     event.preventDefault();
-    ask(BOTH);
+    ask();
   } else if (event.key === "Escape" && run && !event.defaultPrevented) stop();
 });
 

@@ -1,5 +1,6 @@
 """The playground in a browser: in front of an engine that does as it is told, and at the end of a real one."""
 
+import json
 import re
 
 import pytest
@@ -9,6 +10,7 @@ from playwright.sync_api import Locator, Page, expect
 from inference import status_feed
 from inference.models import Engine
 from inference.reconcile import reconcile_exclusively
+from personas import services
 from personas.models import Persona, Tenant
 from tests.conftest import MakePersona, MakeVector
 from tests.e2e.conftest import OpenPage, in_thread, scrolls_sideways, violations
@@ -82,6 +84,27 @@ def test_a_persona_is_found_by_its_skill_and_picked_with_the_keyboard(
     assert "acme/support" in page.title() or "Support" in page.title()
 
 
+def test_a_name_that_matches_goes_before_a_description_that_mentions_it(
+    open_page: OpenPage, stub: StubEngine, personas: list[Persona], alice: User
+) -> None:
+    another = services.create_tenant(slug="zoo", name="Zoo", owner=alice)
+    services.create_persona(tenant=personas[0].tenant, slug="a-rupert", name="Rupert", description="Unlike Sunny.")
+    services.create_persona(tenant=another, slug="a-rain", name="Rain", description="Never sunny.")
+    services.create_persona(tenant=another, slug="sunny", name="The welcome desk")
+    page = open_playground(open_page, alice, "/playground/?persona=acme/plain")
+    options = page.get_by_role("option")
+    before = options.all_inner_texts()
+    page.keyboard.press("Control+k")
+    page.keyboard.type("sunny")
+    expect(options).to_have_text([re.compile("welcome desk"), re.compile("Rain"), re.compile("Rupert")])
+    expect(page.get_by_role("combobox")).to_have_attribute("aria-activedescendant", "persona-zoo-sunny")
+    page.keyboard.press("Escape")
+    expect(options).to_have_text(before, use_inner_text=True)
+    page.keyboard.type("sunny")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url("/playground/?persona=zoo/sunny")
+
+
 def test_both_columns_answer_and_show_their_figures(
     open_page: OpenPage, stub: StubEngine, personas: list[Persona], alice: User
 ) -> None:
@@ -98,7 +121,7 @@ def test_both_columns_answer_and_show_their_figures(
     expect(page.get_by_role("button", name="Run again")).to_be_enabled()
 
 
-def test_moving_the_slider_runs_the_persona_again_and_spares_the_other_column(
+def test_moving_the_slider_runs_both_columns_again_so_that_they_stay_comparable(
     open_page: OpenPage, stub: StubEngine, personas: list[Persona], alice: User
 ) -> None:
     page = open_playground(open_page, alice, "/playground/?persona=acme/support")
@@ -107,11 +130,12 @@ def test_moving_the_slider_runs_the_persona_again_and_spares_the_other_column(
     stub.does = streams(chunk("Steered more", "stop"), usage_chunk(), DONE)
     set_strength(page, 1.6)
     expect(answer(page, "persona")).to_have_text("Steered more")
-    expect(answer(page, "base")).to_have_text("Hello!")
+    expect(answer(page, "base")).to_have_text("Steered more")
     expect(page.get_by_label("Blend")).to_contain_text("α 1.50 → 2.40")
     expect(column(page, "persona").locator(".answer__note")).to_have_text("at 1.6×")
-    assert len(stub.requests) == 3
-    assert stub.steering["blend"][0]["alpha"] == pytest.approx(2.4)
+    steered, unsteered = sorted(stub.requests[2:], key=lambda body: "vllm_xargs" not in body)
+    assert json.loads(steered["vllm_xargs"]["steerguard"])["blend"][0]["alpha"] == pytest.approx(2.4)
+    assert "vllm_xargs" not in unsteered
 
 
 def test_stop_ends_the_answer_and_the_generation(
@@ -225,6 +249,26 @@ def test_is_accessible_and_fits(
     assert not scrolls_sideways(page)
 
 
+@pytest.mark.parametrize("width", [1440, 375])
+def test_a_long_unbroken_name_pushes_nothing_out(
+    open_page: OpenPage, stub: StubEngine, personas: list[Persona], alice: User, width: int
+) -> None:
+    services.update_persona(persona=personas[0], name="W" * 200, description="D" * 300)
+    page = open_playground(open_page, alice, "/playground/?persona=acme/support", width=width)
+    ask(page, "Hi")
+    expect_done(page, "persona", "base")
+    assert not scrolls_sideways(page)
+    sticks_out = """(answer) => [...answer.querySelectorAll("button, dd, .answer__note, .answer__scroll")].filter(
+        (part) => part.getBoundingClientRect().right > answer.getBoundingClientRect().right).length"""
+    assert column(page, "persona").evaluate(sticks_out) == 0
+    if width < 800:
+        page.get_by_role("button", name="Switch").click()
+    listed = page.get_by_role("option", name="WWW")
+    expect(listed).to_be_visible()
+    assert page.get_by_role("listbox").evaluate("(list) => list.scrollWidth <= list.clientWidth")
+    assert violations(page) == []
+
+
 def test_on_a_phone_the_list_opens_over_the_page(
     open_page: OpenPage, stub: StubEngine, personas: list[Persona], alice: User
 ) -> None:
@@ -284,10 +328,10 @@ def test_the_real_engine_is_steered_as_the_slider_says(
     at_one = float(dose.inner_text())
     set_strength(page, 2.0)
     expect(column(page, "persona").locator(".answer__note")).to_have_text("at 2.0×")
-    expect_done(page, "persona")
+    expect_done(page, "persona", "base")
     assert answer(page, "persona").inner_text() not in (steered, unsteered)
     assert float(dose.inner_text()) == pytest.approx(2 * at_one, abs=0.02)
     set_strength(page, 0.0)
     expect(column(page, "persona").locator(".answer__note")).to_have_text("at 0.0×")
-    expect_done(page, "persona")
-    assert answer(page, "persona").inner_text() == unsteered
+    expect_done(page, "persona", "base")
+    assert answer(page, "persona").inner_text() == answer(page, "base").inner_text()
