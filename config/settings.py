@@ -10,13 +10,14 @@ from pathlib import Path
 import environ
 import structlog
 
+from deploy.data_dir import make_data_dir
+
 env = environ.Env()
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
 # Everything that SteerGuard writes: database, vectors, sockets, models.
-DATA_DIR = Path(env.str("DATA_DIR", default=str(BASE_DIR / "var"))).resolve()
-DATA_DIR.mkdir(parents=True, exist_ok=True)
+DATA_DIR = make_data_dir()
 
 
 def read_or_create_secret_key(path: Path) -> str:
@@ -114,7 +115,7 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "personas.middleware.RequestLogMiddleware",
     "django.middleware.security.SecurityMiddleware",
-    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "personas.middleware.StaticFilesMiddleware",
     "personas.middleware.PageHeadersMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",

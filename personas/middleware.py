@@ -1,11 +1,14 @@
-"""What every page gets: headers that keep it private and scripts out, and one log line."""
+"""What every page gets: headers that keep it private and scripts out, and one log line. And the files it needs."""
 
+import contextlib
 import time
 from collections.abc import Callable
 
 import structlog
 from django.http import HttpRequest, HttpResponse
 from django.utils.cache import patch_cache_control
+from whitenoise.middleware import WhiteNoiseMiddleware
+from whitenoise.responders import StaticFile
 
 log = structlog.get_logger("web")
 
@@ -50,4 +53,27 @@ class RequestLogMiddleware:
                 status=response.status_code,
                 ms=round((time.perf_counter() - started) * 1000),
             )
+        return response
+
+
+class StaticFilesMiddleware(WhiteNoiseMiddleware):
+    """WhiteNoise, answering with whole files.
+
+    Its own answers are file iterators, which Django reads to the end under ASGI anyway, in a thread, and warns of.
+    """
+
+    @staticmethod
+    def serve(static_file: StaticFile, request: HttpRequest) -> HttpResponse:
+        """The file, a part of it, or that it has not changed, as WhiteNoise decides from the request's headers."""
+        answer = static_file.get_response(request.method, request.META)
+        response = HttpResponse(status=int(answer.status))
+        if answer.file is not None:
+            with contextlib.closing(answer.file) as file:
+                response.content = file.read()
+        del response.headers["Content-Type"]
+        for name, value in answer.headers:
+            response.headers[name] = value
+        if response.content:
+            # WhiteNoise says the size that the file had at the start; a checkout may have been updated since.
+            response.headers["Content-Length"] = str(len(response.content))
         return response

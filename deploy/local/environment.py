@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from deploy.data_dir import data_dir, make_data_dir
 from deploy.local.problem import Problem
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -75,14 +76,14 @@ def read_environment() -> Environment:
     Raises:
         Problem: a variable has a value that can't work.
     """
-    data = data_dir()
-    run = data / "run"
     try:
-        for folder in (data, run, data / "logs"):
-            folder.mkdir(parents=True, exist_ok=True)
-        run.chmod(0o700)
+        data = make_data_dir()
+        run = data / "run"
+        for folder in (run, data / "logs"):
+            folder.mkdir(exist_ok=True)
+            folder.chmod(0o700)
     except PermissionError:
-        raise Problem(f"{data} can't be written: set DATA_DIR to a folder of your own.") from None
+        raise Problem(f"{data_dir()} can't be written: set DATA_DIR to a folder of your own.") from None
 
     model = os.environ.get("MODEL") or str(demo_model_dir(data))
     engine_url = os.environ.get("ENGINE_URL", "")
@@ -106,11 +107,6 @@ def read_environment() -> Environment:
         accelerator=os.environ.get("ACCELERATOR", "cpu"),
         verbose=os.environ.get("VERBOSE", "") not in ("", "0"),
     )
-
-
-def data_dir() -> Path:
-    """DATA_DIR, absolute; `var` in the checkout by default."""
-    return Path(os.environ.get("DATA_DIR") or ROOT / "var").expanduser().resolve()
 
 
 def demo_model_dir(data: Path) -> Path:

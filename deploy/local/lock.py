@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from deploy.local.environment import data_dir
+from deploy.data_dir import make_data_dir
 from deploy.local.problem import Problem, explained
 from deploy.local.progress import Steps
 
@@ -49,7 +49,7 @@ def main() -> int:
 
 
 def _uv() -> Path:
-    home = data_dir() / "tools"
+    home = make_data_dir() / "tools"
     if not (home / "bin" / "uv").exists():
         subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
     subprocess.run([str(home / "bin" / "pip"), "install", "--quiet", UV], check=True)

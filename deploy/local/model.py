@@ -15,7 +15,8 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from deploy.local.environment import DEMO_MODEL, data_dir, demo_model_dir, is_local
+from deploy.data_dir import make_data_dir
+from deploy.local.environment import DEMO_MODEL, demo_model_dir, is_local
 from deploy.local.problem import DISK_FULL, Problem, explained
 from deploy.local.progress import Step, Steps, heading
 
@@ -35,7 +36,7 @@ def main() -> int:
         if is_local(chosen) and not (Path(chosen) / "config.json").is_file():
             raise Problem(f"MODEL={chosen} has no config.json: name a folder with a Hugging Face checkpoint.")
         return 0
-    target = demo_model_dir(data_dir())
+    target = demo_model_dir(make_data_dir())
     if (target / "config.json").is_file():
         return 0
     prepare(target)

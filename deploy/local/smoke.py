@@ -22,7 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from deploy.local.environment import ROOT, data_dir, demo_model_dir
+from deploy.data_dir import data_dir
+from deploy.local.environment import ROOT, demo_model_dir
 from deploy.local.lifetime import end_with_parent, group_exists
 from deploy.local.problem import Problem, explained, print_problem
 from deploy.local.ready import DEMO_QUESTION, Access

@@ -1,8 +1,10 @@
 """What every page has in common: who may see it, and the headers it comes with."""
 
+import asyncio
 import logging
 
 import pytest
+from django.conf import settings
 from django.contrib.auth.models import User
 from django.test import AsyncClient, Client
 
@@ -73,6 +75,23 @@ def test_health_says_that_pages_can_be_served(client: Client) -> None:
     assert response.json() == {"ok": True}
 
 
+async def test_static_files_are_served_whole_and_without_a_warning(recwarn: pytest.WarningsRecorder) -> None:
+    answers = await ask_over_asgi("/static/css/playground.css")
+    assert answers[0]["status"] == 200
+    assert dict(answers[0]["headers"])[b"Content-Type"].startswith(b"text/css")  # type: ignore[call-overload]
+    body = b"".join(answer["body"] for answer in answers[1:])  # type: ignore[misc]
+    assert body == (settings.BASE_DIR / "static/css/playground.css").read_bytes()
+    assert not [warned for warned in recwarn if "synchronous iterators" in str(warned.message)]
+
+
+def test_a_static_file_that_is_known_is_not_sent_again(client: Client) -> None:
+    first = client.get("/static/css/playground.css")
+    again = client.get("/static/css/playground.css", headers={"if-none-match": first.headers["ETag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    part = client.get("/static/css/playground.css", headers={"range": "bytes=0-9"})
+    assert (part.status_code, part.content) == (206, first.content[:10])
+
+
 @pytest.mark.django_db(transaction=True)
 async def test_pages_and_the_api_are_served_by_one_application(async_client: AsyncClient) -> None:
     assert (await async_client.get("/healthz")).status_code == 200
@@ -100,8 +119,12 @@ async def ask_over_asgi(path: str) -> list[dict[str, object]]:
         "server": ("127.0.0.1", 80),
     }
 
+    asked = iter([{"type": "http.request", "body": b"", "more_body": False}])
+
     async def receive() -> dict[str, object]:
-        return {"type": "http.request", "body": b"", "more_body": False}
+        for message in asked:
+            return message
+        return await asyncio.Future()  # the client stays until it has its answer
 
     async def send(message: dict[str, object]) -> None:
         sent.append(message)

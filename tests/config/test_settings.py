@@ -35,6 +35,11 @@ def test_everything_has_a_default_below_the_data_folder(tmp_path: Path) -> None:
     assert not settings["DEBUG"]
 
 
+def test_the_data_folder_is_made_for_its_owner_alone(tmp_path: Path) -> None:
+    settings_of(tmp_path / "new")
+    assert stat.S_IMODE((tmp_path / "new").stat().st_mode) == 0o700
+
+
 def test_real_servers_are_used_when_named(tmp_path: Path) -> None:
     settings = settings_of(
         tmp_path, DATABASE_URL="postgres://me:pw@db.example:5433/sg", REDIS_URL="redis://cache.example:6379/2"

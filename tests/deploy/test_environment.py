@@ -1,5 +1,6 @@
 """Variables, their defaults, and the secrets that an installation makes for itself."""
 
+import stat
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,31 @@ def test_the_engine_key_is_made_once_and_private(data: Path) -> None:
     assert len(key) > 40
     assert read_environment().engine_key == key
     assert (data / "engine-key").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_new_data_dir_is_for_its_owner_alone(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATA_DIR", str(data / "on" / "first" / "use"))
+    assert mode(read_environment().data_dir) == 0o700
+
+
+def test_the_default_data_dir_is_closed_and_a_persons_own_is_left_alone(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("var", "shared"):
+        (data / folder).mkdir()
+        (data / folder).chmod(0o755)
+    monkeypatch.setattr("deploy.data_dir.DEFAULT", data / "var")
+    monkeypatch.delenv("DATA_DIR")
+    assert read_environment().data_dir == data / "var"
+    assert mode(data / "var") == 0o700
+    monkeypatch.setenv("DATA_DIR", str(data / "shared"))
+    environment = read_environment()
+    assert mode(data / "shared") == 0o755
+    assert mode(environment.logs) == 0o700
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
 
 
 def test_a_long_data_dir_still_gets_a_socket_that_the_kernel_accepts(
