@@ -17,6 +17,8 @@ TEST_DATABASE_URL ?= postgres://postgres@127.0.0.1:5432/postgres
 help: ## list these commands
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
+# The seconds it says in the end count from here.
+run: export MAKE_RUN_STARTED := $(shell date +%s)
 run: ports install model ## install what is missing, then run the whole product (Ctrl-C stops it)
 	@$(PY) -m deploy.local.run
 
@@ -34,7 +36,7 @@ model: install ## fetch and prepare the demo model
 	@$(PY) -m deploy.local.model
 
 triton: install ## put Triton aside in var/triton (1 GB), for the tests of vLLM's Model Runner V2 without a GPU
-	@test -d var/triton/triton || { echo "Installing Triton into var/triton …" && \
+	@test -d var/triton/triton || { echo "Installing Triton into var/triton …" && mkdir -p -m 700 var && \
 		$(PY) -m pip install -q --no-deps --target var/triton -r requirements-triton.txt; }
 
 smoke: install model ## start everything in a temporary folder, ask a persona, stop; JSON on the last line

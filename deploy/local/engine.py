@@ -16,7 +16,7 @@ import urllib.request
 from types import FrameType
 
 from deploy.local.environment import ROOT, Environment, is_local, read_environment
-from deploy.local.lifetime import end_group, end_with_parent
+from deploy.local.lifetime import end_group, end_with_parent, how_it_ended
 from deploy.local.log import OWN_LINE
 from deploy.local.problem import explained
 
@@ -24,6 +24,7 @@ FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
 CRASHES_IN_A_ROW = 5
 POLL_S = 0.25
+SIGN_OF_LIFE_S = 15.0
 STOP_PATIENCE_S = 8.0
 
 
@@ -124,7 +125,7 @@ def keep_running(command: list[str], environment: dict[str, str], *, health_url:
             crashes += 1
             if not ever_ready or crashes >= CRASHES_IN_A_ROW:
                 return status or 1
-            say(f"stopped by itself (exit {status}); starting again in {pause_s:.0f} s")
+            say(f"{how_it_ended(status)}; starting again in {pause_s:.0f} s")
             time.sleep(pause_s)
             pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
         except _Stopping:
@@ -136,8 +137,13 @@ def keep_running(command: list[str], environment: dict[str, str], *, health_url:
 
 
 def _await_ready(process: subprocess.Popen[bytes], url: str) -> bool:
-    """Wait until the server answers or the process is gone; which of the two."""
+    """Wait until the server answers or the process is gone; which of the two. Says now and then that it waits."""
+    started = time.monotonic()
+    next_sign_s = SIGN_OF_LIFE_S
     while process.poll() is None:
+        if (waited_s := time.monotonic() - started) >= next_sign_s:
+            say(f"still loading the model ({waited_s:.0f} s)")
+            next_sign_s += SIGN_OF_LIFE_S
         try:
             with urllib.request.urlopen(url, timeout=2) as answer:  # noqa: S310 -- our own loopback address
                 if answer.status == 200:

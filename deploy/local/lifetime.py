@@ -42,6 +42,16 @@ def end_group(process: subprocess.Popen[bytes], *, patience_s: float) -> int:
     return process.wait()
 
 
+def how_it_ended(status: int) -> str:
+    """What to say of a process that nobody here stopped. vLLM exits with 0 when somebody kills a part of it."""
+    if status < 0:
+        try:
+            return f"was killed ({signal.Signals(-status).name})"
+        except ValueError:
+            return f"was killed (signal {-status})"
+    return f"crashed (exit code {status})" if status else "ended without being told to (exit code 0)"
+
+
 def _await_no_group(group: int) -> bool:
     deadline = time.monotonic() + LAST_WORDS_S
     while group_exists(group):

@@ -12,7 +12,11 @@ from typing import IO
 
 from honcho.printer import Message, Printer
 
+from deploy.local.lifetime import how_it_ended
+
 SYSTEM = "system"
+# The one process that ends when its work is done.
+DEMO = "demo"
 TAIL_LINES = 12
 ERRORS_KEPT = 3
 # Lines of our own in a process that is otherwise somebody else's program.
@@ -31,14 +35,16 @@ _VLLM_NEWS: tuple[tuple[re.Pattern[str], str], ...] = (
 # What went wrong, in a word and a reason; the frames of a traceback stay in the file.
 _FAILURE = re.compile(r"^[\w.]*(Error|Exception|Exit|Interrupt): |^Killed\b|\bFATAL\b")
 _VALKEY_LINE = re.compile(r"^\d+:[A-Z] \d+ \w+ \d+ [\d:.]+ (?P<mark>[*#.-]) (?P<text>.*)$")
-# The gateway's line of each request; the file has all of it.
-_GATEWAY_REQUEST = re.compile(r"^request\s+\[gateway\]\s+(?P<fields>.*)$")
-_FIELD = re.compile(r"(\w+)=(\S+)")
+# Lines of the product's own that come as fields; the file has all of them.
+_EVENT = re.compile(r"^(?P<event>request|engine status)\s+\[(?:gateway|web|engines)\]\s+(?P<fields>.*)$")
+_FIELD = re.compile(r"(\w+)=('[^']*'|\"[^\"]*\"|\S*)")
 # The log has its own clock, and lines of the usual kind need no label.
 _PREFIX = re.compile(r"^(\d\d:\d\d:\d\d )?(\[info\s*\] |INFO:\s+)?")
 _DULL = re.compile(
     r"^\s*$|Started server process|Waiting for application|Application startup|Uvicorn running|Shutting down"
     r"|Finished server process|Discarding revoked task|^\s+warnings\.warn\(|(Deprecation|Future|User)Warning: "
+    # Its reason: the request's own line follows and says how it ended.
+    r"|\] engine did not answer\s+\[gateway\]"
 )
 
 
@@ -53,15 +59,24 @@ def readable(process: str, line: str) -> str | None:
     if _DULL.search(line):
         return None
     text = _PREFIX.sub("", line)
-    request = _GATEWAY_REQUEST.match(text)
-    return _readable_request(dict(_FIELD.findall(request["fields"]))) if request else text
+    found = _EVENT.match(text)
+    if found is None:
+        return text.strip() if process == DEMO else text
+    fields = {name: value.strip("'\"") for name, value in _FIELD.findall(found["fields"])}
+    return _readable_request(fields) if found["event"] == "request" else _readable_status(fields)
+
+
+def _readable_status(fields: dict[str, str]) -> str:
+    """A sentence about an engine: its name, what it is now, and why, if there is more to say."""
+    sentence = f"engine {fields.get('engine', '?')} is {fields.get('status', '?')}"
+    return f"{sentence}: {fields['detail']}" if fields.get("detail") else sentence
 
 
 def _readable_request(fields: dict[str, str]) -> str:
     """One line that fits a terminal: what was asked of whom, how it ended, tokens in and out, and how long it took."""
     said = {name: value for name, value in fields.items() if value != "None"}
     parts = [said.get("method", ""), said.get("path", ""), said.get("status", "")]
-    if said.get("outcome") != "completed":
+    if said.get("outcome", "completed") != "completed":
         parts.append(said.get("outcome", ""))
     parts.append(said.get("revision", said.get("tenant", "")))
     if "completion_tokens" in said:
@@ -93,6 +108,12 @@ def _readable_valkey(line: str) -> str | None:
         return "ready"
     # The kernel setting it asks for matters to servers with much data, not here.
     return found["text"] if found["mark"] == "#" and "overcommit" not in found["text"] else None
+
+
+def rotate(folder: Path) -> None:
+    """Keep what the last run wrote, as NAME.log.1, so that this one's logs begin empty."""
+    for log in folder.glob("*.log"):
+        log.replace(log.with_name(f"{log.name}.1"))
 
 
 class LogPrinter(Printer):  # type: ignore[misc]  # honcho has no types
@@ -130,7 +151,7 @@ class LogPrinter(Printer):  # type: ignore[misc]  # honcho has no types
 
     def _record(self, process: str, line: str) -> None:
         if process not in self._files:
-            self._files[process] = (self.folder / f"{process}.log").open("w", buffering=1)
+            self._files[process] = (self.folder / f"{process}.log").open("a", buffering=1)
             self._tails[process] = deque(maxlen=TAIL_LINES)
         self._files[process].write(line + "\n")
         if line.strip():
@@ -147,11 +168,14 @@ class LogPrinter(Printer):  # type: ignore[misc]  # honcho has no types
             self.stopping = True
             return "stopping; this takes a few seconds"
         if stopped := re.match(r"(?P<name>\w+) stopped \(rc=(?P<code>-?\d+)\)", line):
+            name, code = stopped["name"], int(stopped["code"])
+            if name == DEMO and code == 0:
+                return None  # what it said last says so
             if not self.stopping:
                 self.stopping = True
-                self.first_stopped = (stopped["name"], int(stopped["code"]))
-                return f"{stopped['name']} has stopped by itself; stopping the others"
-            return f"{stopped['name']} stopped"
+                self.first_stopped = (name, code)
+                return f"{name} {how_it_ended(code)}; stopping the others"
+            return f"{name} stopped"
         if re.match(r"sending SIG", line):
             return None
         return line

@@ -1,7 +1,8 @@
 """The processes of `make run`, and honcho's manager fitted to them.
 
 honcho starts them, relays their output and stops all of them when one ends. What is added: children that can't
-outlive their supervisor, time enough for vLLM to stop, and a reason when something stops by itself.
+outlive their supervisor, time enough for vLLM to stop, one process that may end, and Valkey stopped last, because
+the others talk to it to their end.
 """
 
 import multiprocessing
@@ -14,11 +15,12 @@ from honcho.process import Popen, Process
 
 from deploy.local.environment import ROOT, Environment
 from deploy.local.lifetime import end_with_parent
-from deploy.local.log import LogPrinter
+from deploy.local.log import DEMO, LogPrinter
 from deploy.local.ready import ReadyWatch
 
 # vLLM gets STOP_PATIENCE_S of deploy.local.engine for itself before honcho kills what is left.
 honcho.manager.KILL_WAIT = 15
+VALKEY = "valkey"
 
 
 def commands(environment: Environment) -> dict[str, list[str]]:
@@ -30,9 +32,10 @@ def commands(environment: Environment) -> dict[str, list[str]]:
     worker = [python, "-W", "ignore::UserWarning", "-m", "celery", "-A", "config", "-q", "worker"]
     worker += ["--beat", "--concurrency", "2"]
     worker += ["--without-gossip", "--without-mingle"]
-    chosen = {"web": web, "worker": worker}
+    # The demo ends when it is made; when it was made before, in a second.
+    chosen = {"web": web, "worker": worker, DEMO: [python, "manage.py", "seed_demo"]}
     if environment.valkey_socket is not None:
-        chosen["valkey"] = [python, "-m", "deploy.local.valkey"]
+        chosen[VALKEY] = [python, "-m", "deploy.local.valkey"]
     if environment.engine_port is not None:
         chosen["engine"] = [python, "-m", "deploy.local.engine"]
     return chosen
@@ -63,10 +66,13 @@ class Runner(honcho.manager.Manager):  # type: ignore[misc]  # honcho has no typ
         super().__init__(printer)
         self._process_ctor = _BoundProcess
         self._watch = watch
+        self._valkey_told = False
         for name, command in commands(environment).items():
             # The supervisors of this package read the person's own variables, as the runner does.
             own = command[-1].startswith("deploy.")
-            self.add_process(name, command, env=None if own else environment.for_children(), cwd=str(ROOT))
+            # transformers' bars are of no use in a log.
+            children = environment.for_children() | {"TQDM_DISABLE": "1"}
+            self.add_process(name, command, env=None if own else children, cwd=str(ROOT))
 
     def say(self, text: str) -> None:
         """Print a line of the runner's own into the log."""
@@ -75,4 +81,30 @@ class Runner(honcho.manager.Manager):  # type: ignore[misc]  # honcho has no typ
     def _start(self) -> None:
         super()._start()
         # Threads begin only after the last fork.
-        self._watch.start(self.say)
+        self._watch.start(self.say, self.demo_is_made)
+
+    def demo_is_made(self) -> bool:
+        """Whether the demo's process has ended well."""
+        return self._processes[DEMO].get("returncode") == 0
+
+    def _any_stopped(self) -> bool:
+        """Asked by honcho, to stop the others: not when the demo is made."""
+        stopped = [name for name, process in self._processes.items() if process.get("returncode") is not None]
+        return any(name != DEMO or not self.demo_is_made() for name in stopped)
+
+    def _all_stopped(self) -> bool:
+        """Asked by honcho after each event: when only Valkey is left of a stop, its turn has come."""
+        left = [name for name, process in self._processes.items() if process.get("returncode") is None]
+        if self._terminating and left == [VALKEY] and not self._valkey_told:
+            self._valkey_told = True
+            self._procmgr.terminate(self._processes[VALKEY]["pid"])
+        return not left
+
+    def _killall(self, force: bool = False) -> None:
+        for name, process in self._processes.items():
+            if "pid" not in process or "returncode" in process:
+                continue
+            if force:
+                self._procmgr.kill(process["pid"])
+            elif name != VALKEY:
+                self._procmgr.terminate(process["pid"])

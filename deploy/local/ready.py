@@ -55,9 +55,10 @@ class ReadyWatch:
         self._thread = threading.Thread(target=self._watch, daemon=True)
         ready_path(environment).unlink(missing_ok=True)
 
-    def start(self, say: Callable[[str], None]) -> None:
-        """Begin watching; `say` prints a line into the log."""
+    def start(self, say: Callable[[str], None], demo_is_made: Callable[[], bool]) -> None:
+        """Begin watching; `say` prints a line into the log, `demo_is_made` says whether there are personas to ask."""
         self._say = say
+        self._demo_is_made = demo_is_made
         self._thread.start()
 
     def stop(self) -> None:
@@ -68,9 +69,12 @@ class ReadyWatch:
         environment = self._environment
         if not self._await(f"{environment.url}/healthz"):
             return
-        self._say(f"pages are up at {environment.url}; personas answer once the engine is ready")
+        self._say(pages_line(environment))
+        self._say("personas answer once the engine is ready")
         if not self._await(f"{environment.engine_url}/health"):
             return
+        while not (self._demo_is_made() or self._stopped.wait(POLL_S)):
+            pass
         self._await_vectors()
         while not self._stopped.is_set():
             access = read_access(environment, started_in_s=time.monotonic() - self._started)
@@ -128,6 +132,13 @@ def read_access(environment: Environment, *, started_in_s: float) -> Access | No
         base_model=environment.served_model_name,
         started_in_s=round(started_in_s, 1),
     )
+
+
+def pages_line(environment: Environment) -> str:
+    """Where the pages are, and what to type there."""
+    access = read_access(environment, started_in_s=0)
+    log_in = f" · log in as {access.user} / {access.password}" if access else ""
+    return f"pages are up at {environment.url}{log_in}"
 
 
 def curl_line(access: Access) -> str:

@@ -109,7 +109,7 @@ def running_valkey(environment: Environment) -> Iterator[None]:
         yield
         return
     log = environment.logs / "valkey.log"
-    with log.open("wb") as output:
+    with log.open("ab") as output:
         server = subprocess.Popen(
             [sys.executable, "-m", "deploy.local.valkey"],
             cwd=ROOT,

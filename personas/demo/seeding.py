@@ -44,15 +44,18 @@ def seed_users(credentials: Credentials) -> User:
     return demo
 
 
-def seed_tenant(
-    wanted: DemoTenant, vectors: Mapping[str, SteeringVector], *, demo_user: User, credentials: Credentials
-) -> int:
-    """One tenant, its demo member, its key and its personas. Returns how many personas were made or changed."""
+def seed_tenant(wanted: DemoTenant, *, demo_user: User, credentials: Credentials) -> None:
+    """One tenant, its demo member and its key, which goes into `credentials`."""
     tenant = Tenant.objects.filter(slug=wanted.slug).first()
     tenant = tenant or services.create_tenant(slug=wanted.slug, name=wanted.name)
     if not Membership.objects.filter(tenant=tenant, user=demo_user).exists():
         services.add_member(tenant=tenant, user=demo_user, role=wanted.demo_role)
     credentials.api_keys[wanted.slug] = _working_key(tenant, credentials.api_keys.get(wanted.slug))
+
+
+def seed_personas(wanted: DemoTenant, vectors: Mapping[str, SteeringVector]) -> int:
+    """The personas of a tenant that is there. Returns how many were made or changed."""
+    tenant = Tenant.objects.get(slug=wanted.slug)
     return sum(_seed_persona(tenant, persona, vectors) for persona in wanted.personas)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from deploy.local.engine import compiles
-from deploy.local.lifetime import group_exists
+from deploy.local.lifetime import group_exists, how_it_ended
 
 # Stands in for vLLM: a health route, a child process as vLLM's engine core is one, and a note of each start.
 SERVER = """
@@ -77,7 +77,7 @@ def test_a_crashed_engine_comes_back_and_all_of_it_stops(starts: Path) -> None:
     first = pids(starts)[0]
 
     os.kill(first, signal.SIGKILL)
-    assert "stopped by itself (exit -9)" in supervisor.stdout.readline()
+    assert "was killed (SIGKILL); starting again in 1 s" in supervisor.stdout.readline()
     assert "ready after" in supervisor.stdout.readline()
     assert len(pids(starts)) == 2
     assert not group_exists(first), "the crashed engine's own children are gone too"
@@ -86,6 +86,26 @@ def test_a_crashed_engine_comes_back_and_all_of_it_stops(starts: Path) -> None:
     assert supervisor.wait(20) == 0
     assert not group_exists(pids(starts)[1])
     assert not healthy(url)
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(0, "ended without being told to (exit code 0)"), (1, "crashed (exit code 1)"), (-15, "was killed (SIGTERM)")],
+)
+def test_how_a_process_ended_is_said_in_words(status: int, said: str) -> None:
+    assert how_it_ended(status) == said
+
+
+def test_a_long_load_shows_that_it_goes_on() -> None:
+    impatient = SUPERVISOR.replace("sys.exit", "engine.SIGN_OF_LIFE_S = 0.3\nsys.exit").replace(
+        "import os, sys", "import os, sys\nfrom deploy.local import engine"
+    )
+    command = [sys.executable, "-c", impatient, "http://127.0.0.1:9/health", sys.executable, "-c", "input()"]
+    loading = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert loading.stdout is not None
+    assert "still loading the model" in loading.stdout.readline()
+    loading.terminate()
+    assert loading.wait(20) == 0
 
 
 def test_an_engine_that_never_came_up_is_not_tried_again() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from honcho.printer import Message
 
-from deploy.local.log import LogPrinter, readable
+from deploy.local.log import LogPrinter, readable, rotate
 
 VLLM = "(EngineCore pid=12) {level} 11-30 21:08:27 [core.py:402] {text}"
 
@@ -51,6 +51,19 @@ VLLM = "(EngineCore pid=12) {level} 11-30 21:08:27 [core.py:402] {text}"
             "tenant=harbor",
             "POST · /v1/completions · 400 · invalid_value · harbor · 0 ms",
         ),
+        ("web", "21:08:27 [info] request [web] method=GET ms=12 path=/ status=200", "GET · / · 200 · 12 ms"),
+        ("web", "22:36:40 [warning] engine did not answer [gateway] engine=local error='It may be starting.'", None),
+        (
+            "worker",
+            "22:33:13 [info] engine status [engines] detail= engine=local status=ready",
+            "engine local is ready",
+        ),
+        (
+            "worker",
+            "22:33:12 [info] engine status [engines] detail='sending 10 vectors' engine=local status=starting",
+            "engine local is starting: sending 10 vectors",
+        ),
+        ("demo", "      Making vectors: 3/10 pirate", "Making vectors: 3/10 pirate"),
         ("worker", "", None),
     ],
 )
@@ -92,6 +105,29 @@ def test_the_first_errors_are_kept_without_their_tracebacks(printer: LogPrinter)
         "RuntimeError: no weights in /models/empty",
         "RuntimeError: Engine core initialization failed.",
     ]
+
+
+def test_the_demo_may_end_and_a_killed_process_is_said_to_be_killed(printer: LogPrinter) -> None:
+    say(printer, "system", "demo stopped (rc=0)")
+    assert printer.output.getvalue() == ""
+    say(printer, "system", "web stopped (rc=-9)")
+    assert "web was killed (SIGKILL); stopping the others" in printer.output.getvalue()
+    assert printer.first_stopped == ("web", -9)
+
+
+def test_a_demo_that_fails_stops_the_rest(printer: LogPrinter) -> None:
+    say(printer, "demo", "CommandError: MODEL=/nowhere has no readable configuration")
+    say(printer, "system", "demo stopped (rc=1)")
+    assert printer.first_stopped == ("demo", 1)
+    assert printer.errors("demo") == ["CommandError: MODEL=/nowhere has no readable configuration"]
+
+
+def test_the_last_runs_logs_are_kept_beside_the_new_ones(tmp_path: Path) -> None:
+    for run in ("first", "second", "third"):
+        rotate(tmp_path)
+        say(LogPrinter(io.StringIO(), tmp_path, verbose=False), "web", run)
+    assert (tmp_path / "web.log").read_text() == "third\n"
+    assert (tmp_path / "web.log.1").read_text() == "second\n"
 
 
 def test_stopping_on_request_blames_no_one(printer: LogPrinter) -> None:

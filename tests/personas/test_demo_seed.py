@@ -123,6 +123,17 @@ def test_the_demo_user_belongs_to_both_tenants(data_dir):
     assert roles == {tenant.slug: tenant.demo_role for tenant in load_catalog().tenants}
 
 
+def test_people_come_before_any_model_is_read(db, tmp_path, settings, client):
+    settings.DATA_DIR = tmp_path
+    for persona in Persona.objects.all():
+        services.delete_persona(persona=persona)
+    assert run_seed(tmp_path / "no-model", "--people-only") == ""
+    said = credentials_in(tmp_path)
+    assert client.login(username=said["user"], password=said["password"])
+    assert find_api_key(said["api_key"]) is not None
+    assert b"demo\xe2\x80\x99s personas are being made" in client.get("/playground/").content
+
+
 def test_secrets_are_not_printed(first_run, data_dir):
     said = credentials_in(data_dir)
     for secret in (said["password"], said["admin_password"], *said["api_keys"].values()):

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from personas.demo import seeding
 from personas.demo import vectors as demo_vectors
-from personas.demo.catalog import load_catalog
+from personas.demo.catalog import Catalog, load_catalog
 from personas.demo.credentials import credentials_path, read_credentials, write_credentials
 from personas.demo.recipes import load_recipes
 from personas.errors import Refusal
@@ -25,7 +25,9 @@ class Command(BaseCommand):
     help = "Fill this installation with the demo: shared vectors, two tenants, fifty personas, a log-in."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--vectors-only", action="store_true", help="make and share the vectors, nothing else")
+        part = parser.add_mutually_exclusive_group()
+        part.add_argument("--vectors-only", action="store_true", help="make and share the vectors, nothing else")
+        part.add_argument("--people-only", action="store_true", help="make tenants, log-in and keys, nothing else")
         parser.add_argument("--model", default=settings.MODEL, help="folder or hub id (default: MODEL)")
         parser.add_argument(
             "--base-model",
@@ -35,9 +37,17 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         started_s = time.monotonic()
+        catalog = load_catalog()
         try:
+            if not options["vectors_only"]:
+                # First, because they take no time: somebody may want to log in while the vectors are made.
+                self._seed_people(catalog)
+            if options["people_only"]:
+                return
             vectors = self._share_vectors(options["model"], options["base_model"])
-            personas = 0 if options["vectors_only"] else self._seed(vectors)
+            personas = 0
+            if not options["vectors_only"]:
+                personas = sum(seeding.seed_personas(tenant, vectors) for tenant in catalog.tenants)
         except (Refusal, PairsError, demo_vectors.ModelUnusable) as error:
             raise CommandError(str(error)) from None
         parts = [f"{len(vectors)} vectors"]
@@ -56,21 +66,17 @@ class Command(BaseCommand):
             )
         return seeding.store_vectors(made)
 
-    def _seed(self, vectors: dict[str, Any]) -> int:
-        catalog = load_catalog()
+    def _seed_people(self, catalog: Catalog) -> None:
         path = credentials_path(Path(settings.DATA_DIR))
         credentials = read_credentials(path)
         try:
             demo_user = seeding.seed_users(credentials)
-            changed = sum(
-                seeding.seed_tenant(tenant, vectors, demo_user=demo_user, credentials=credentials)
-                for tenant in catalog.tenants
-            )
+            for tenant in catalog.tenants:
+                seeding.seed_tenant(tenant, demo_user=demo_user, credentials=credentials)
             seeding.name_first_persona(catalog, credentials)
         finally:
             # Whatever was made so far can't be read back from the database.
             write_credentials(path, credentials)
-        return changed
 
 
 class ExtractionDisplay:
