@@ -16,15 +16,17 @@ from deploy.local.processes import VALKEY, Runner, commands
 from deploy.local.ready import ReadyWatch, pages_line
 from deploy.local.run import typed_at
 
-# Says when it was told to stop, which it does a little later: as slow as a real server.
+# Up once the demo is gone. Notes when it stops: Valkey at once, the others as slowly as real servers.
 SERVER = """
 import pathlib, signal, sys, time
 name, folder = sys.argv[1], pathlib.Path(sys.argv[2])
 def stop(*_):
-    time.sleep(0.3)
+    time.sleep(0 if name == "valkey" else 0.5)
     with (folder / "order").open("a") as file:
         file.write(name + "\\n")
     sys.exit()
+while not (folder / "demo-gone").exists():
+    time.sleep(0.02)
 signal.signal(signal.SIGTERM, stop)
 (folder / f"{name}-up").touch()
 while True:
@@ -46,10 +48,11 @@ class Watch(ReadyWatch):
     runner: Runner
 
     def _watch(self) -> None:
-        names = ("web", "worker", VALKEY, "engine")
-        while not (
-            self._demo_is_made() and all((self._environment.data_dir / f"{name}-up").exists() for name in names)
-        ):
+        folder = self._environment.data_dir
+        while not self._demo_is_made():
+            time.sleep(0.02)
+        (folder / "demo-gone").touch()
+        while not all((folder / f"{name}-up").exists() for name in ("web", "worker", VALKEY, "engine")):
             time.sleep(0.02)
         self.runner.terminate()
 
@@ -64,6 +67,7 @@ def test_the_demo_may_end_and_valkey_stops_last(data: Path, monkeypatch: pytest.
     watch = Watch(environment, time.monotonic())
     runner = watch.runner = Runner(environment, LogPrinter(io.StringIO(), environment.logs, verbose=False), watch)
     runner.loop()
+    assert (data / "order").exists(), "the end of the demo stopped the rest"
     stopped = (data / "order").read_text().split()
     assert sorted(stopped) == sorted(["web", "worker", "engine", VALKEY])
     assert stopped[-1] == VALKEY
