@@ -51,7 +51,7 @@ test: install model triton ## every test: real engine, real browser; the quick o
 test-fast: install ## the tests that need neither an engine nor a browser
 	@$(PY) -m pytest -m $(FAST)
 
-bench-steering: install model ## what steering costs beside stock vLLM and multi-LoRA (QUICK=1: a few minutes)
+bench-steering: install model ## what steering costs beside stock vLLM and multi-LoRA (QUICK=1: fewer samples)
 	@$(PY) -m benchmarks.steering $(if $(QUICK),--quick)
 
 lint: install ## ruff and mypy
