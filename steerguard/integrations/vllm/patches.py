@@ -31,8 +31,6 @@ from steerguard.integrations.vllm.engine_core import CoreRegistry
 from steerguard.integrations.vllm.wire import SPEC_KEY, block_extra_key, plan_of
 from steerguard.integrations.vllm.worker import EngineShape, WorkerSteering
 
-CHECKED_VLLM_VERSION = "0.32.0"
-
 _installed = False
 _admission: Admission | None = None
 
