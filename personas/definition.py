@@ -66,6 +66,16 @@ class Sampling:
         }
 
 
+LOCKABLE = (
+    *(field.name for field in dataclass_fields(Sampling)),
+    "response_format",
+    "steer_skill",
+    "system",
+    "tools",
+)
+"""Fields of a request that an owner may lock; `system` stands for messages of that role."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Definition:
     """A whole persona. The default does nothing: no vectors, no system prompt, the engine's own sampling."""
@@ -75,6 +85,8 @@ class Definition:
     sampling: Sampling = Sampling()
     output_format: Mapping[str, Any] | None = None
     max_dose: float | None = None
+    locked: tuple[str, ...] = ()
+    """The request fields (of LOCKABLE) that only the persona sets."""
     adapter: None = None
 
     def as_json(self) -> dict[str, Any]:
@@ -88,6 +100,7 @@ class Definition:
             "sampling": self.sampling.as_json(),
             "output_format": None if self.output_format is None else dict(self.output_format),
             "max_dose": self.max_dose,
+            "locked": list(self.locked),
             "adapter": self.adapter,
         }
 
@@ -102,6 +115,7 @@ def parse_definition(data: object) -> Definition:
         sampling=_parse_sampling(parts["sampling"]),
         output_format=_parse_output_format(parts["output_format"]),
         max_dose=parts["max_dose"].optional_number(low=0, high=MAX_DOSE, exclude_low=True),
+        locked=_parse_locked(parts["locked"]),
     )
     if parts["adapter"].value is not None:
         parts["adapter"].refuse("null (adapters are not served yet)")
@@ -310,6 +324,14 @@ def _parse_output_format(field: Field) -> dict[str, Any] | None:
     if len(text) > MAX_OUTPUT_FORMAT_CHARS or UNSTORABLE.search(text) or "\\u0000" in text:
         field.refuse(f"at most {MAX_OUTPUT_FORMAT_CHARS} characters of JSON without NUL")
     return dict(field.value)
+
+
+def _parse_locked(field: Field) -> tuple[str, ...]:
+    names = field.items(len(LOCKABLE))
+    for name in names:
+        if name.value not in LOCKABLE:
+            name.refuse(f"one of {', '.join(LOCKABLE)}")
+    return tuple(sorted({name.value for name in names if isinstance(name.value, str)}))
 
 
 def _names(dataclass_type: type[Definition | BlendComponent | Sampling]) -> list[str]:

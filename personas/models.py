@@ -37,17 +37,41 @@ class Positions(models.TextChoices):
     RESPONSE = "response"
 
 
+class Limits(models.Model):
+    """How much may be asked for. None is no limit; a key's limits hold beside its tenant's."""
+
+    requests_per_minute = models.PositiveBigIntegerField(null=True, blank=True, validators=[MinValueValidator(1)])
+    tokens_per_minute = models.PositiveBigIntegerField(null=True, blank=True, validators=[MinValueValidator(1)])
+    concurrent_requests = models.PositiveBigIntegerField(null=True, blank=True, validators=[MinValueValidator(1)])
+    tokens_per_day = models.PositiveBigIntegerField(null=True, blank=True, validators=[MinValueValidator(1)])
+    tokens_per_month = models.PositiveBigIntegerField(null=True, blank=True, validators=[MinValueValidator(1)])
+
+    class Meta:
+        abstract = True
+
+
+LIMIT_NAMES = (
+    "requests_per_minute",
+    "tokens_per_minute",
+    "concurrent_requests",
+    "tokens_per_day",
+    "tokens_per_month",
+)
+
+
 class TenantQuerySet(models.QuerySet["Tenant"]):
     def visible_to(self, user: AnyUser) -> TenantQuerySet:
         """The tenants that `user` is a member of; being staff opens the admin, not other people's pages."""
         return self.filter(memberships__user_id=user.pk) if user.is_authenticated else self.none()
 
 
-class Tenant(models.Model):
+class Tenant(Limits):
     """An isolated customer. Owns everything but engines and shared vectors."""
 
     slug = models.CharField(max_length=63, unique=True, validators=[validate_slug])
     name = models.CharField(max_length=200)
+    allows_base_model = models.BooleanField(default=True, help_text="Keys may ask the base model itself, unsteered")
+    logs_prompts = models.BooleanField(default=False, help_text="Prompts and answers are written to the log")
     created_at = models.DateTimeField(default=timezone.now, editable=False)
 
     objects = TenantQuerySet.as_manager()
@@ -88,16 +112,28 @@ class Membership(models.Model):
         return self.role == self.Role.OWNER
 
 
-class ApiKey(models.Model):
+def default_scopes() -> list[str]:
+    return [ApiKey.Scope.INFERENCE.value]
+
+
+class ApiKey(Limits):
     """A program's way in: the prefix finds the row, the digest proves the secret (personas/api_keys.py)."""
+
+    class Scope(models.TextChoices):
+        INFERENCE = "inference"  # /v1: ask personas
+        READ = "read"  # /api/v1: look at what the tenant owns
+        MANAGE = "manage"  # /api/v1: and change it, as an owner may
 
     tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="api_keys")
     name = models.CharField(max_length=100)
     prefix = models.CharField(max_length=8, unique=True)
     digest = models.CharField(max_length=64, validators=[validate_digest])
+    scopes = models.JSONField(default=default_scopes, help_text="Some of inference, read, manage")
+    personas = models.JSONField(null=True, blank=True, help_text="Slugs that it may ask; null: all, base models too")
     created_at = models.DateTimeField(default=timezone.now, editable=False)
     expires_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
+    last_used_at = models.DateTimeField(null=True, blank=True, editable=False, help_text="To some seconds")
 
     class Meta:
         ordering: ClassVar = ["-created_at"]

@@ -7,8 +7,8 @@ a command. What is asked wrongly raises a Refusal (personas/errors.py) and chang
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib.auth.models import User
@@ -30,6 +30,7 @@ from personas.errors import (
     VectorInUse,
 )
 from personas.models import (
+    LIMIT_NAMES,
     ApiKey,
     Membership,
     Persona,
@@ -40,6 +41,8 @@ from personas.models import (
 from personas.validation import check_slug, saved
 from steerguard.vectors import SteeringVector as VectorContent
 from steerguard.vectors import write_vector
+
+MAX_GRACE = timedelta(days=7)
 
 
 @transaction.atomic
@@ -86,17 +89,100 @@ def remove_member(*, tenant: Tenant, user: User, actor: User | None = None) -> N
 
 
 @transaction.atomic
+def update_tenant(
+    *,
+    tenant: Tenant,
+    name: str | None = None,
+    allows_base_model: bool | None = None,
+    logs_prompts: bool | None = None,
+    limits: Mapping[str, int | None] | None = None,
+    actor: User | None = None,
+) -> Tenant:
+    """Change what is given; `limits` by their names in LIMIT_NAMES, None lifting one. Raises InvalidField."""
+    tenant = Tenant.objects.select_for_update().get(pk=tenant.pk)
+    changes = {"name": name, "allows_base_model": allows_base_model, "logs_prompts": logs_prompts}
+    changes = {field: value for field, value in changes.items() if value is not None}
+    for field, value in changes.items():
+        setattr(tenant, field, value)
+    _set_limits(tenant, limits)
+    saved(tenant)
+    record(tenant, actor, "tenant.updated", tenant.slug, {**changes, **(limits or {})})
+    announce("tenant", tenant=tenant.slug)
+    return tenant
+
+
+@transaction.atomic
 def issue_api_key(
-    *, tenant: Tenant, name: str, expires_at: datetime | None = None, actor: User | None = None
+    *,
+    tenant: Tenant,
+    name: str,
+    expires_at: datetime | None = None,
+    scopes: Sequence[str] = (ApiKey.Scope.INFERENCE.value,),
+    personas: Sequence[str] | None = None,
+    limits: Mapping[str, int | None] | None = None,
+    actor: User | None = None,
 ) -> tuple[ApiKey, str]:
     """A new key and its text, which can't be had again. Raises InvalidExpiry, InvalidField."""
     if expires_at is not None and expires_at <= timezone.now():
         raise InvalidExpiry("expires_at", "a time to come, or none", expires_at.isoformat())
     prefix, text = make_key_text()
-    key = saved(ApiKey(tenant=tenant, name=name, prefix=prefix, digest=digest_of(text), expires_at=expires_at))
-    record(tenant, actor, "key.issued", prefix, {"name": name})
+    key = ApiKey(tenant=tenant, name=name, prefix=prefix, digest=digest_of(text), expires_at=expires_at)
+    key.scopes = _checked_scopes(scopes)
+    key.personas = None if personas is None else _checked_slugs(personas, tenant)
+    _set_limits(key, limits)
+    saved(key)
+    record(tenant, actor, "key.issued", prefix, {"name": name, "scopes": key.scopes, "personas": key.personas})
     announce("key", tenant=tenant.slug, prefix=prefix)
     return key, text
+
+
+@transaction.atomic
+def update_api_key(
+    *,
+    key: ApiKey,
+    name: str | None = None,
+    limits: Mapping[str, int | None] | None = None,
+    actor: User | None = None,
+) -> ApiKey:
+    """Change a key's name and limits; what it may do is for good. Raises InvalidField."""
+    key = ApiKey.objects.select_for_update().select_related("tenant").get(pk=key.pk)
+    key.name = key.name if name is None else name
+    _set_limits(key, limits)
+    saved(key)
+    record(key.tenant, actor, "key.updated", key.prefix, {"name": key.name, **(limits or {})})
+    announce("key", tenant=key.tenant.slug, prefix=key.prefix)
+    return key
+
+
+@transaction.atomic
+def rotate_api_key(*, key: ApiKey, grace: timedelta = timedelta(0), actor: User | None = None) -> tuple[ApiKey, str]:
+    """A new key that may do what `key` may, and its text; `key` ends after `grace`, at most a week.
+
+    Raises InvalidField for another grace, InvalidExpiry for a key that has ended.
+    """
+    key = ApiKey.objects.select_for_update().select_related("tenant").get(pk=key.pk)
+    if not timedelta(0) <= grace <= MAX_GRACE:
+        raise InvalidField("grace_s", f"0 to {MAX_GRACE.total_seconds():.0f} seconds", f"{grace.total_seconds():g}")
+    if not key.is_valid():
+        raise InvalidExpiry("key", "one that is neither revoked nor expired", key.prefix)
+    successor, text = issue_api_key(
+        tenant=key.tenant,
+        name=key.name,
+        expires_at=key.expires_at,
+        scopes=key.scopes,
+        personas=key.personas,
+        limits={name: getattr(key, name) for name in LIMIT_NAMES},
+        actor=actor,
+    )
+    if grace:
+        end = timezone.now() + grace
+        key.expires_at = end if key.expires_at is None else min(end, key.expires_at)
+        key.save(update_fields=["expires_at"])
+        announce("key", tenant=key.tenant.slug, prefix=key.prefix)
+    else:
+        revoke_api_key(key=key, actor=actor)
+    record(key.tenant, actor, "key.rotated", key.prefix, {"successor": successor.prefix})
+    return successor, text
 
 
 @transaction.atomic
@@ -259,6 +345,27 @@ def delete_persona(*, persona: Persona, actor: User | None = None) -> None:
     record(persona.tenant, actor, "persona.deleted", persona.model_name)
     _announce_persona(persona)
     persona.delete()
+
+
+def _set_limits(row: Tenant | ApiKey, limits: Mapping[str, int | None] | None) -> None:
+    for name, value in (limits or {}).items():
+        if name not in LIMIT_NAMES:
+            raise InvalidField("limits", f"only {', '.join(LIMIT_NAMES)}", name[:80])
+        setattr(row, name, value)
+
+
+def _checked_scopes(scopes: Sequence[str]) -> list[str]:
+    known = list(ApiKey.Scope.values)
+    if not scopes or not all(scope in known for scope in scopes):
+        raise InvalidField("scopes", f"some of {', '.join(known)}", ", ".join(map(str, scopes))[:80] or "none")
+    return [scope for scope in known if scope in scopes]
+
+
+def _checked_slugs(slugs: Sequence[str], tenant: Tenant) -> list[str]:
+    found = set(tenant.personas.filter(slug__in=slugs).values_list("slug", flat=True))
+    if missing := sorted(set(slugs) - found):
+        raise InvalidField("personas", f"personas of {tenant.slug}", ", ".join(missing)[:80])
+    return sorted(found)
 
 
 def _add_revision(

@@ -15,14 +15,40 @@ from personas.definition import Definition, PositionsName
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """How much may be asked for; None is no limit (personas.models.Limits)."""
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    concurrent_requests: int | None = None
+    tokens_per_day: int | None = None
+    tokens_per_month: int | None = None
+
+
+NO_LIMITS = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """What an operator has set for a tenant."""
+
+    allows_base_model: bool = True
+    logs_prompts: bool = False
+    limits: Limits = NO_LIMITS
+
+
+@dataclass(frozen=True, slots=True)
 class Key:
-    """An API key that is neither revoked nor, when it was read, expired."""
+    """An API key that is neither revoked nor, when it was read, expired. `personas` None: it may ask all."""
 
     tenant: str
     name: str
     prefix: str
     digest: str
     expires_at: datetime | None
+    scopes: frozenset[str] = frozenset({"inference"})
+    personas: frozenset[str] | None = None
+    limits: Limits = NO_LIMITS
 
     def proves(self, digest: str, *, now: datetime) -> bool:
         """Whether `digest`, of the text that a client sent, opens this key now. Takes the same time either way."""
@@ -82,6 +108,7 @@ class Engine:
 class Directory:
     """`skills` of tenant None are the shared ones."""
 
+    tenants: Mapping[str, Tenant] = field(default_factory=dict)
     keys: Mapping[str, Key] = field(default_factory=dict)
     personas: Mapping[tuple[str, str], Persona] = field(default_factory=dict)
     skills: Mapping[tuple[str | None, str], tuple[Skill, ...]] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from inference import models as inference_models
 from inference import secret_text
-from inference.gateway.directory import Directory, Engine, Key, Persona, Revision, Skill
+from inference.gateway.directory import Directory, Engine, Key, Limits, Persona, Revision, Skill, Tenant
 from personas import models
 from personas.changes import Kind
 from personas.definition import Definition, PositionsName, parse_definition
@@ -37,6 +37,8 @@ class DirectoryLoader:
             kinds = ALL_KINDS
         parts: dict[str, Any] = {}
         try:
+            if "tenant" in kinds:
+                parts["tenants"] = dict(_load_tenants())
             if "key" in kinds:
                 parts["keys"] = {key.prefix: key for key in _load_keys()}
             if "persona" in kinds:
@@ -110,12 +112,28 @@ def _base_models(revisions: Q) -> dict[int, str]:
     return dict(found.values_list("pk", "vectors__base_model"))
 
 
+def _load_tenants() -> Iterator[tuple[str, Tenant]]:
+    for row in models.Tenant.objects.all():
+        yield row.slug, Tenant(row.allows_base_model, row.logs_prompts, _limits(row))
+
+
 def _load_keys() -> Iterator[Key]:
     rows = models.ApiKey.objects.filter(Q(expires_at=None) | Q(expires_at__gt=timezone.now()), revoked_at=None)
-    for tenant, name, prefix, digest, expires_at in rows.values_list(
-        "tenant__slug", "name", "prefix", "digest", "expires_at"
-    ):
-        yield Key(tenant, name, prefix, digest, expires_at)
+    for row in rows.select_related("tenant"):
+        yield Key(
+            tenant=row.tenant.slug,
+            name=row.name,
+            prefix=row.prefix,
+            digest=row.digest,
+            expires_at=row.expires_at,
+            scopes=frozenset(row.scopes),
+            personas=None if row.personas is None else frozenset(row.personas),
+            limits=_limits(row),
+        )
+
+
+def _limits(row: models.Limits) -> Limits:
+    return Limits(**{name: getattr(row, name) for name in models.LIMIT_NAMES})
 
 
 def _load_skills() -> dict[tuple[str | None, str], tuple[Skill, ...]]:

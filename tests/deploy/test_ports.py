@@ -21,18 +21,26 @@ def test_a_busy_port_names_itself_and_the_variable() -> None:
 
 
 def test_the_port_proposed_is_neither_busy_nor_another_of_ours() -> None:
-    with socket.socket() as taken, socket.socket() as busy:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        with contextlib.suppress(OSError):  # busy already is as good
-            busy.bind(("127.0.0.1", port + 2))
-            busy.listen()
+    with contextlib.ExitStack() as held:
+        port = listen_on_every_other_of_three(held)
         with pytest.raises(Problem) as refused:
             check_port("PORT", "127.0.0.1", port, taken={port, port + 1})
-    proposed = int(re.search(r"PORT=(\d+)", str(refused.value)).group(1))  # type: ignore[union-attr]
-    assert proposed > port + 2
-    check_port("PORT", "127.0.0.1", proposed)
+        proposed = int(re.search(r"PORT=(\d+)", str(refused.value)).group(1))  # type: ignore[union-attr]
+        assert proposed > port + 2
+        check_port("PORT", "127.0.0.1", proposed)
+
+
+def listen_on_every_other_of_three(held: contextlib.ExitStack) -> int:
+    """Listens on a port and on the second one after it, below those that the system hands out; returns the first."""
+    for port in range(20000, 30000, 3):
+        with contextlib.suppress(OSError), contextlib.ExitStack() as tried:
+            for number in (port, port + 2):
+                listener = tried.enter_context(socket.socket())
+                listener.bind(("127.0.0.1", number))
+                listener.listen()
+            held.push(tried.pop_all())
+            return port
+    raise AssertionError("no two free ports between 20000 and 30000")
 
 
 def test_a_problem_is_one_line_and_a_failure(capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,6 +33,7 @@ def test_a_full_definition_is_read_and_written_back() -> None:
         "sampling": {"temperature": 0.7, "top_k": -1, "max_tokens": 200, "stop": ["END"], "seed": 7},
         "output_format": {"type": "json_schema", "json_schema": {"name": "reply", "schema": {}}},
         "max_dose": 1.5,
+        "locked": ["response_format", "temperature"],
         "adapter": None,
     }
     definition = parse_definition(data)
@@ -86,6 +87,7 @@ def test_one_stop_text_may_stand_alone() -> None:
         ({"output_format": {"type": "json_schema"}}, "output_format.json_schema.schema", "schema", "nothing"),
         ({"output_format": {"type": "json_object", "x": 1}}, "output_format.x", "only the fields type", "1"),
         ({"max_dose": 0}, "max_dose", "above 0", "0"),
+        ({"locked": ["model"]}, "locked[0]", "one of temperature", "model"),
         ({"adapter": "lora"}, "adapter", "null", '"lora"'),
         ({"temperature": 1}, "temperature", "only the fields blend", "1"),
     ],
@@ -112,7 +114,7 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
-field_names = ["blend", "system_prompt", "sampling", "output_format", "max_dose", "adapter"]
+field_names = ["blend", "system_prompt", "sampling", "output_format", "max_dose", "locked", "adapter"]
 component_names = ["vector", "skill", "alpha", "positions", "layers"]
 components = st.fixed_dictionaries(
     {"vector": st.just(DIGEST) | json_values},
