@@ -87,7 +87,7 @@ def test_one_stop_text_may_stand_alone() -> None:
         ({"output_format": {"type": "json_schema"}}, "output_format.json_schema.schema", "schema", "nothing"),
         ({"output_format": {"type": "json_object", "x": 1}}, "output_format.x", "only the fields type", "1"),
         ({"max_dose": 0}, "max_dose", "above 0", "0"),
-        ({"locked": ["model"]}, "locked[0]", "one of temperature", "model"),
+        ({"locked": ["model"]}, "locked[0]", "one of temperature", '"model"'),
         ({"adapter": "lora"}, "adapter", "null", '"lora"'),
         ({"temperature": 1}, "temperature", "only the fields blend", "1"),
     ],
