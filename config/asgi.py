@@ -1,4 +1,4 @@
-"""The one ASGI application: `/v1/…` to the gateway, `/ws/…` to Channels, everything else to Django.
+"""The one ASGI application: `/v1/…` and `/events/…` to the gateway, `/ws/…` to Channels, everything else to Django.
 
 The gateway comes first and raw: Django's middleware costs milliseconds per request, which a relay of
 token streams can't afford. It also gets the lifespan events, to open and close its connections.
@@ -23,12 +23,14 @@ from inference.routing import websocket_urlpatterns  # noqa: E402
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 
+GATEWAY_PATHS = ("/v1/", "/events/")
+
 websocket_app = OwnPagesOnly(AuthMiddlewareStack(URLRouter(websocket_urlpatterns)))
 
 
 async def application(scope: Any, receive: Receive, send: Send) -> None:
     """Hands the connection to the application that answers it."""
-    if scope["type"] == "lifespan" or scope.get("path", "").startswith("/v1/"):
+    if scope["type"] == "lifespan" or scope.get("path", "").startswith(GATEWAY_PATHS):
         await gateway_app(scope, receive, send)
     elif scope["type"] == "websocket":
         await websocket_app(scope, receive, send)

@@ -4,71 +4,23 @@ from __future__ import annotations
 
 import json
 import secrets
-import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
 
 from inference.gateway.authenticate import authenticate
+from inference.gateway.call import Call, Record
 from inference.gateway.compose import Kind, compose, wants_stream, wants_usage
-from inference.gateway.directory import Key
-from inference.gateway.errors import GatewayError, MethodNotAllowed, UnknownModel, UnknownRoute
+from inference.gateway.errors import GatewayError, InsufficientScope, UnknownModel
 from inference.gateway.exchange import ClientGone, Exchange, Receive, Scope, Send
 from inference.gateway.fleet import Upstream
 from inference.gateway.relay import relay_answer, relay_stream
 from inference.gateway.resolve import Target, asked_model, resolve_model, resolve_skill
-from inference.gateway.runtime import Runtime, close_runtime, current_runtime
+from inference.gateway.routes import find_route, register
+from inference.gateway.runtime import close_runtime, current_runtime
 from inference.gateway.sse import StreamRewriter
 
 log = structlog.get_logger("gateway")
-
-
-@dataclass(slots=True)
-class Record:
-    """What a request leaves behind: its log line. Never a prompt, an answer or a key."""
-
-    request_id: str
-    began_s: float = field(default_factory=time.perf_counter)
-    tenant: str | None = None
-    key: str | None = None
-    revision: str | None = None
-    engine: str | None = None
-    failure: str | None = None
-    outcome: str = "interrupted"
-    usage: dict[str, Any] | None = None
-
-    def write(self, exchange: Exchange) -> None:
-        usage = self.usage or {}
-        log.info(
-            "request",
-            method=exchange.scope["method"],
-            path=exchange.scope["path"],
-            status=exchange.status,
-            outcome=self.outcome,
-            ms=round((time.perf_counter() - self.began_s) * 1000, 1),
-            request_id=self.request_id,
-            tenant=self.tenant,
-            key=self.key,
-            revision=self.revision,
-            engine=self.engine,
-            prompt_tokens=usage.get("prompt_tokens"),
-            completion_tokens=usage.get("completion_tokens"),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A request that has been let in: its messages, whose it is, and what the gateway keeps."""
-
-    exchange: Exchange
-    key: Key
-    record: Record
-    runtime: Runtime
-
-
-Handler = Callable[[Call], Awaitable[None]]
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
@@ -95,11 +47,13 @@ async def _serve(scope: Scope, receive: Receive, send: Send) -> None:
     record = Record(f"req_{secrets.token_hex(12)}")
     exchange = Exchange(scope, receive, send, record.request_id)
     try:
-        handler = find_handler(scope["method"], scope["path"])
+        route, path_params = find_route(scope["method"], scope["path"])
         runtime = await current_runtime()
         key = await authenticate(scope["headers"], runtime.live)
         record.tenant, record.key = key.tenant, key.prefix
-        await handler(Call(exchange, key, record, runtime))
+        if route.scope not in key.scopes:
+            raise InsufficientScope(route.scope)
+        await route.handler(Call(exchange, key, record, runtime, path_params))
         record.outcome = record.failure or "completed"
     except GatewayError as error:
         record.outcome = error.code or "refused"
@@ -114,21 +68,6 @@ async def _serve(scope: Scope, receive: Receive, send: Send) -> None:
         await exchange.refuse(GatewayError("The gateway failed to answer this request."))
     finally:
         record.write(exchange)
-
-
-def find_handler(method: str, path: str) -> Handler:
-    """Raises UnknownRoute, MethodNotAllowed."""
-    if path in _COMPLETIONS:
-        expected, handler = "POST", _COMPLETIONS[path]
-    elif path == "/v1/models":
-        expected, handler = "GET", list_models
-    elif path.startswith("/v1/models/"):
-        expected, handler = "GET", show_model
-    else:
-        raise UnknownRoute(method, path)
-    if method != expected:
-        raise MethodNotAllowed(method, path, (expected,))
-    return handler
 
 
 async def complete_chat(call: Call) -> None:
@@ -183,7 +122,7 @@ async def list_models(call: Call) -> None:
 
 
 async def show_model(call: Call) -> None:
-    asked = call.exchange.scope["path"].removeprefix("/v1/models/")
+    asked = call.path_params["model"]
     target = await resolve_model(asked, tenant=call.key.tenant, live=call.runtime.live)
     listed = {model["id"]: model for model in models_of(call)}
     names = (asked, f"{call.key.tenant}/{target.revision.persona}" if target.revision else asked)
@@ -212,7 +151,7 @@ def _dump(value: dict[str, Any]) -> bytes:
     return json.dumps(value).encode()
 
 
-_COMPLETIONS: dict[str, Handler] = {
-    "/v1/chat/completions": complete_chat,
-    "/v1/completions": complete_text,
-}
+register("POST", "/v1/chat/completions", complete_chat)
+register("POST", "/v1/completions", complete_text)
+register("GET", "/v1/models", list_models)
+register("GET", "/v1/models/{model:path}", show_model)

@@ -64,6 +64,17 @@ class InvalidKey(GatewayError):
         )
 
 
+class InsufficientScope(GatewayError):
+    """The key is good, but not for this."""
+
+    status = 403
+    type = "invalid_request_error"
+    code = "insufficient_scope"
+
+    def __init__(self, scope: str) -> None:
+        super().__init__(f"This API key has no '{scope}' scope, which this needs.")
+
+
 class UnknownModel(GatewayError):
     """No such persona, or another tenant's: the same answer, which holds nothing but what was asked."""
 

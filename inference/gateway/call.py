@@ -1,0 +1,60 @@
+"""A request that has been let in, as handlers get it, and what it leaves behind."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from inference.gateway.directory import Key
+from inference.gateway.exchange import Exchange
+from inference.gateway.runtime import Runtime
+
+log = structlog.get_logger("gateway")
+
+
+@dataclass(slots=True)
+class Record:
+    """What a request leaves behind: its log line. Never a prompt, an answer or a key."""
+
+    request_id: str
+    began_s: float = field(default_factory=time.perf_counter)
+    tenant: str | None = None
+    key: str | None = None
+    revision: str | None = None
+    engine: str | None = None
+    failure: str | None = None
+    outcome: str = "interrupted"
+    usage: dict[str, Any] | None = None
+
+    def write(self, exchange: Exchange) -> None:
+        usage = self.usage or {}
+        log.info(
+            "request",
+            method=exchange.scope["method"],
+            path=exchange.scope["path"],
+            status=exchange.status,
+            outcome=self.outcome,
+            ms=round((time.perf_counter() - self.began_s) * 1000, 1),
+            request_id=self.request_id,
+            tenant=self.tenant,
+            key=self.key,
+            revision=self.revision,
+            engine=self.engine,
+            prompt_tokens=usage.get("prompt_tokens"),
+            completion_tokens=usage.get("completion_tokens"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The request's messages, whose it is, and what the gateway keeps. `path_params` are its route's {parts}."""
+
+    exchange: Exchange
+    key: Key
+    record: Record
+    runtime: Runtime
+    path_params: Mapping[str, str] = field(default_factory=dict)
