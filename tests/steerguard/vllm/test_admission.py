@@ -81,6 +81,17 @@ def test_what_the_dtype_cannot_hold_is_refused_even_if_clamping_was_asked(admiss
         admission.admit(spec((V, 1e300), on_overdose="clamp"))
 
 
+def test_what_the_dtype_cannot_hold_once_every_block_has_added_to_it_is_refused(admission: Admission) -> None:
+    admission.set_norms(dict.fromkeys(range(4), 1e9))
+    step = np.array([20_000, 0, 0, 0], np.float32)
+    one, two = SteeringVector({1: step}, WIDTH), SteeringVector({1: step, 2: -step}, WIDTH)
+    for vector in (one, two):
+        admission.add(vector)
+    assert admission.admit(spec((one, 1.0))).plan is not None
+    with pytest.raises(BlendError, match=r"dtype can hold.* found 4e\+04"):
+        admission.admit(spec((two, 1.0)))
+
+
 def test_more_blocks_than_the_bank_has_room_for_are_refused(admission: Admission) -> None:
     wide = SteeringVector({b: np.ones(WIDTH, np.float32) for b in range(3)}, WIDTH)
     admission.add(wide)
