@@ -70,10 +70,18 @@ class SteerGuardPlugin:
         return vector.digest
 
     def remove(self, name: str) -> None:
-        """Takes a skill's vector off the engine. KeyError for an unknown name."""
-        digest = self.skills.pop(name)
-        self._admission.discard(digest)
-        _call_core(self._core, "steerguard_remove", digest)
+        """Takes a skill's vector off the engine.
+
+        Raises KeyError for an unknown name, RuntimeError while an unfinished request uses the vector.
+        """
+        digest = self.skills[name]
+        # The front door closes first, so that nothing new comes to need it meanwhile.
+        vector = self._admission.discard(digest)
+        if _call_core(self._core, "steerguard_remove", digest) == "in_use":
+            if vector is not None:
+                self._admission.add(vector)
+            raise RuntimeError(f"skill {name!r}: expected one that no unfinished request uses, found it in use")
+        del self.skills[name]
 
     def state(self) -> dict[str, Any]:
         """What the engine says of its steering: vectors, rows in use, bytes (as `GET /v1/steering`)."""

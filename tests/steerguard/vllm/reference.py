@@ -11,6 +11,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 Row = Mapping[int, np.ndarray]
 
+LOGPROB_TOLERANCE = 2e-3  # of vLLM in float32
+
 
 class Reference:
     """One model, asked greedily, steered by rows: {block: [hidden_size]} for each phase."""

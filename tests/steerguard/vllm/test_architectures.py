@@ -1,50 +1,25 @@
 """Each architecture, block, runner and way of scheduling: vLLM with the plugin against Hugging Face with hooks."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.engine import REPOSITORY
-from tests.steerguard.vllm.reference import Reference
+from tests.steerguard.vllm.reference import LOGPROB_TOLERANCE, Reference
+from tests.steerguard.vllm.runners import V2, answer_of, needs_triton
 from tests.steerguard.vllm.tiny_models import ARCHITECTURES, TOKENS, asked, vector_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
-LOGPROB_TOLERANCE = 2e-3
-INTERPRETED_TRITON = Path(__file__).parent / "interpreted_triton"
-TRITON = REPOSITORY / "var" / "triton"
-
-V2 = {
-    "PYTHONPATH": f"{INTERPRETED_TRITON}{os.pathsep}{TRITON}",
-    "TRITON_INTERPRET": "1",
-    "VLLM_USE_V2_MODEL_RUNNER": "1",
-    # vLLM compiles a few small functions even when eager, and Inductor asks Triton for a driver that isn't there.
-    "TORCHDYNAMO_DISABLE": "1",
-}
 # Workers are processes of their own where there is more than one; each gets a core.
 WORKERS = {"VLLM_ENABLE_V1_MULTIPROCESSING": "1", "VLLM_CPU_OMP_THREADS_BIND": "0|1"}
 
-needs_triton = pytest.mark.skipif(not TRITON.exists(), reason="`make triton` has not been run")
-
 
 def served(architecture: str, folder: Path, environment: dict[str, str], **engine: Any) -> dict[str, Any]:
-    command = [sys.executable, "-m", "tests.steerguard.vllm.tiny_models", architecture, str(folder), json.dumps(engine)]
-    # In one process: a tiny model needs no worker of its own, and starts twice as fast.
-    settings = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "OMP_NUM_THREADS": "1", **environment}
-    run = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, **settings}, cwd=REPOSITORY, timeout=500
+    return answer_of(
+        "tests.steerguard.vllm.tiny_models", architecture, str(folder), json.dumps(engine), environment=environment
     )
-    lines = [line for line in run.stdout.splitlines() if line.startswith("ANSWER ")]
-    assert lines, run.stdout[-3000:] + run.stderr[-3000:]
-    if "VLLM_USE_V2_MODEL_RUNNER" in environment:
-        assert "Using V2 Model Runner" in run.stdout + run.stderr
-    found: dict[str, Any] = json.loads(lines[-1].removeprefix("ANSWER "))
-    return found
 
 
 def assert_as_in_the_reference(answers: list[tuple[list[int], list[float]]], folder: Path) -> None:
@@ -72,11 +47,14 @@ def test_a_compiled_model_is_steered_as_in_the_reference(tmp_path: Path) -> None
     assert_as_in_the_reference(served("llama", tmp_path, cache, enforce_eager=False)["answers"], tmp_path)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_an_unsteered_request_is_the_same_to_the_bit_beside_steered_ones(tmp_path: Path, dtype: str) -> None:
-    found = served("llama", tmp_path, {}, dtype=dtype)
+def assert_unsteered_ones_are_the_same_to_the_bit(found: dict[str, Any]) -> None:
     assert found["beside_steered"]["unsteered"] == found["beside_unsteered"]["unsteered"]
     assert found["beside_steered"]["neighbors"] != found["beside_unsteered"]["neighbors"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_unsteered_request_is_the_same_to_the_bit_beside_steered_ones(tmp_path: Path, dtype: str) -> None:
+    assert_unsteered_ones_are_the_same_to_the_bit(served("llama", tmp_path, {}, dtype=dtype))
 
 
 def test_workers_in_tensor_parallel_steer_alike(tmp_path: Path) -> None:
@@ -106,7 +84,9 @@ def test_an_adapter_and_a_blend_go_together_in_one_request(tmp_path: Path) -> No
 @needs_triton
 @pytest.mark.parametrize("architecture", ["llama", "gpt2", "gemma3"])
 def test_model_runner_v2_steers_as_the_reference(architecture: str, tmp_path: Path) -> None:
-    assert_as_in_the_reference(served(architecture, tmp_path, V2)["answers"], tmp_path)
+    found = served(architecture, tmp_path, V2)
+    assert_as_in_the_reference(found["answers"], tmp_path)
+    assert_unsteered_ones_are_the_same_to_the_bit(found)
 
 
 @needs_triton
