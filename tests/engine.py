@@ -1,7 +1,8 @@
 """A real vLLM server with the plugin, one for the whole test session (fixture `engine`).
 
 float32 and eager, so that its greedy tokens can be compared with a reference; KV blocks of 32 tokens (the CPU
-backend's smallest), so that prompts of a hundred tokens already span several.
+backend's smallest), so that prompts of a hundred tokens already span several; few tokens a step, so that long prompts
+are computed in chunks.
 """
 
 import contextlib
@@ -24,6 +25,7 @@ from deploy.local.lifetime import end_with_parent
 REPOSITORY = Path(__file__).resolve().parent.parent
 MODEL_NAME = "SmolLM2-135M-Instruct"
 START_TIMEOUT_S = 240
+MAX_BATCHED_TOKENS = 512
 
 
 @pytest.fixture(scope="session")
@@ -72,7 +74,8 @@ class TestEngine:
         command += ["--model", str(self.model_path), "--served-model-name", self.model]
         command += ["--host", "127.0.0.1", "--port", str(self.port), "--api-key", self.key]
         command += ["--dtype", "float32", "--enforce-eager", "--max-model-len", "2048", "--max-num-seqs", "16"]
-        command += ["--block-size", "32", *self.arguments]
+        command += ["--structured-outputs-config.backend", "xgrammar"]  # as `make run` has it
+        command += ["--block-size", "32", "--max-num-batched-tokens", str(MAX_BATCHED_TOKENS), *self.arguments]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command,

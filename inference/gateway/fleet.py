@@ -96,6 +96,9 @@ class Fleet:
                     log.warning("engine did not answer", engine=engine.name, error=error.message)
                     failure = error
                     continue
+                except EngineRefused as error:
+                    error.param = error.param or _grammar_field(body, error.message)
+                    raise
                 yield upstream
                 return
         raise failure
@@ -168,6 +171,13 @@ async def _refusal(engine: Engine, response: aiohttp.ClientResponse) -> GatewayE
         log.error("engine failed", engine=engine.name, status=status, message=message)
         return EngineFailed("The engine failed to answer this request.")
     return EngineRefused(status, message or "The engine refused this request.", param)
+
+
+def _grammar_field(body: Mapping[str, Any], message: str) -> str | None:
+    """The field that asked for constrained output, where vLLM refuses to make a grammar of it and names no field."""
+    if not any(word in message.lower() for word in ("grammar", "json schema", "structural tag")):
+        return None
+    return next((name for name in ("response_format", "structured_outputs") if body.get(name) is not None), None)
 
 
 async def _read_error(response: aiohttp.ClientResponse) -> dict[str, Any]:

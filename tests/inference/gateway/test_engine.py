@@ -135,6 +135,23 @@ def test_what_the_engine_refuses_comes_with_the_field(client: openai.OpenAI, per
         assert refusal.value.type == "invalid_request_error"
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [{"type": "string", "pattern": r"\p{L}+"}, {"type": "integer", "multipleOf": 7}, {"type": "nonsense"}],
+    ids=["pattern", "multipleOf", "no such type"],
+)
+def test_a_schema_that_the_engine_cannot_hold_an_answer_to_is_refused_by_field(
+    client: openai.OpenAI, engine: TestEngine, schema: dict[str, Any]
+) -> None:
+    asked: Any = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    with pytest.raises(openai.BadRequestError, match=r"(?i)schema") as refusal:
+        client.chat.completions.create(model=engine.model, messages=QUESTION, response_format=asked)
+    assert refusal.value.param == "response_format"
+    # vLLM has begun a streamed answer by the time that it looks: there an event says the same.
+    with pytest.raises(openai.APIError, match=r"(?i)schema"):
+        list(client.chat.completions.create(model=engine.model, messages=QUESTION, response_format=asked, stream=True))
+
+
 def test_a_vector_that_is_not_on_the_engine_is_never_an_unsteered_answer(
     client: openai.OpenAI, engine: TestEngine, personas: list[str]
 ) -> None:

@@ -121,6 +121,15 @@ class TestAnEngineThatRefuses:
         assert refusal.value.param == "temperature"
         assert "non-negative" in refusal.value.message
 
+    @pytest.mark.parametrize("field", ["response_format", "structured_outputs"])
+    def test_to_make_a_grammar_is_quoted_with_the_field_that_asked_for_it(
+        self, gateway: Gateway, stub: StubEngine, acme_key: str, field: str
+    ) -> None:
+        stub.does = refuses(400, "Failed to transform json schema into a grammar: Unsupported type")
+        answer = post(gateway, acme_key, **{field: {"type": "json_object"}})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)
+        assert post(gateway, acme_key).json()["error"]["param"] is None
+
     def test_is_still_receiving_the_vectors_of_a_new_persona(
         self, gateway: Gateway, stub: StubEngine, register: RegisterEngine, acme_key: str, support: Persona
     ) -> None:
