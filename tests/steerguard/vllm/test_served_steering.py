@@ -2,98 +2,40 @@
 
 import itertools
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import requests
 
-from steerguard.blend import parse_blend, sum_row
+from steerguard.blend import parse_blend
 from steerguard.vectors import SteeringVector, write_vector
 from tests.engine import TestEngine
+from tests.steerguard.vllm.over_http import (
+    BLENDS,
+    DEEP,
+    HIDDEN_SIZE,
+    LONG_PROMPT,
+    PROMPT,
+    SMALL,
+    TOKENS,
+    VECTORS,
+    BlendSpec,
+    complete,
+    component,
+    delete,
+    hits,
+    metric,
+    put,
+    random_vector,
+    reference_tokens,
+    state_of,
+    token_ids,
+)
 from tests.steerguard.vllm.reference import Reference
 
 pytestmark = pytest.mark.engine
-
-HIDDEN_SIZE = 576
-PROMPT = "The people of the small town by the sea have always lived from fishing, and in winter they"
-TOKENS = 12
-
-
-def random_vector(seed: int, *blocks: int, scale: float = 2.0) -> SteeringVector:
-    rng = np.random.default_rng(seed)
-    rows = {b: (rng.standard_normal(HIDDEN_SIZE) * scale).astype(np.float32) for b in blocks}
-    return SteeringVector(rows, HIDDEN_SIZE, name=f"random-{seed}")
-
-
-SMALL = random_vector(1, 10)
-DEEP = random_vector(2, 3, 10, 29)
-FIRST = random_vector(3, 0, 18)
-VECTORS = {v.digest: v for v in (SMALL, DEEP, FIRST)}
-
-
-def component(vector: SteeringVector, alpha: float, positions: str = "all", **more: Any) -> dict[str, Any]:
-    return {"vector": vector.digest, "alpha": alpha, "positions": positions, **more}
-
-
-BLENDS = {
-    "one vector": [component(SMALL, 1.5)],
-    "negative": [component(SMALL, -1.5)],
-    "first and last block": [component(DEEP, 1.0), component(FIRST, 1.0)],
-    "three on one block": [component(SMALL, 1.0), component(DEEP, -0.5), component(SMALL, 0.25)],
-    "prompt": [component(DEEP, 1.5, "prompt")],
-    "response": [component(DEEP, 1.5, "response")],
-    "phases that differ": [component(DEEP, 1.5, "prompt"), component(FIRST, 1.0, "response"), component(SMALL, 1.0)],
-    "subset of blocks": [component(DEEP, 1.5, layers=[3, 29])],
-}
-
-
-@pytest.fixture(scope="module")
-def server(engine: TestEngine) -> Iterator[TestEngine]:
-    for vector in VECTORS.values():
-        assert put(engine, vector).status_code == 201
-    yield engine
-    for digest in VECTORS:
-        assert requests.delete(f"{engine.url}/v1/steering/vectors/{digest}", headers=engine.headers).status_code == 200
-
-
-@pytest.fixture(scope="module")
-def reference(demo_model: Path) -> Reference:
-    return Reference(demo_model)
-
-
-def put(engine: TestEngine, vector: SteeringVector, **more: Any) -> requests.Response:
-    return requests.put(
-        f"{engine.url}/v1/steering/vectors/{vector.digest}",
-        data=more.get("body", write_vector(vector)),
-        headers=engine.headers,
-    )
-
-
-def complete(engine: TestEngine, blend: list[dict[str, Any]] | None, **body: Any) -> requests.Response:
-    request = {"model": engine.model, "prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0, **body}
-    if blend is not None:
-        request["vllm_xargs"] = {"steerguard": json.dumps({"blend": blend, "max_dose": 8})}
-    return requests.post(f"{engine.url}/v1/completions", json=request, headers=engine.headers)
-
-
-def token_ids(response: requests.Response) -> list[int]:
-    assert response.status_code == 200, response.text
-    ids: list[int] = response.json()["choices"][0]["token_ids"]
-    return ids
-
-
-def reference_tokens(reference: Reference, blend: list[dict[str, Any]], prompt: str = PROMPT) -> list[int]:
-    components = parse_blend({"blend": blend}).components
-    return reference.greedy(
-        reference.tokens(prompt),
-        TOKENS,
-        prompt_row=sum_row((c for c in components if c.adds_in("prompt")), VECTORS),
-        response_row=sum_row((c for c in components if c.adds_in("response")), VECTORS),
-    )
 
 
 @pytest.mark.parametrize("name", BLENDS)
@@ -121,9 +63,6 @@ def test_a_prompt_of_one_token_is_steered_as_response(server: TestEngine, refere
         assert served == reference_tokens(reference, blend, "Once")
 
 
-LONG_PROMPT = " ".join([PROMPT, "mend their nets and wait for the ice to go."] * 5)  # several KV blocks of 32
-
-
 @pytest.mark.parametrize(
     "first, second", list(itertools.permutations([None, "one vector", "prompt", "phases that differ"], 2))
 )
@@ -146,12 +85,6 @@ def test_a_continued_conversation_recomputes_what_was_steered_as_response(
     for again in (blend, []):
         served = token_ids(complete(server, again or None, prompt=longer, return_token_ids=True))
         assert served == reference_tokens(reference, again, longer)
-
-
-def hits(engine: TestEngine) -> float:
-    """Prompt tokens that the engine took from its prefix cache so far."""
-    metrics = requests.get(f"{engine.url}/metrics").text.splitlines()
-    return sum(float(line.split()[-1]) for line in metrics if line.startswith("vllm:prefix_cache_hits_total"))
 
 
 def test_response_blends_share_the_prompts_kv_with_everyone(server: TestEngine) -> None:
@@ -249,7 +182,7 @@ def test_the_answer_names_the_blend_that_was_applied(server: TestEngine) -> None
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_usage_says_how_many_tokens_were_steered(server: TestEngine, stream: bool) -> None:
     def usage(blend: list[dict[str, Any]] | None) -> dict[str, Any]:
-        more = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+        more: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
         response = complete(server, blend, **more)
         if not stream:
             return response.json()["usage"]
@@ -304,7 +237,7 @@ def test_a_vector_in_use_is_not_removed(server: TestEngine) -> None:
     put(server, vector)
     url = f"{server.url}/v1/steering/vectors/{vector.digest}"
     with ThreadPoolExecutor(1) as pool:
-        body = {"max_tokens": 150, "ignore_eos": True}
+        body: dict[str, Any] = {"max_tokens": 150, "ignore_eos": True}
         asked = pool.submit(complete, server, [component(vector, 1.0)], **body)
         while not any(
             entry["in_use"]
@@ -346,11 +279,6 @@ def test_the_engine_says_what_it_holds(server: TestEngine) -> None:
     assert state["vectors"] >= len(VECTORS)
     assert state["bytes_allocated"] > 0
     assert 0 < state["rows_in_use"] <= state["rows_total"] == 32
-
-
-def metric(engine: TestEngine, name: str) -> float:
-    lines = requests.get(f"{engine.url}/metrics").text.splitlines()
-    return sum(float(line.split()[-1]) for line in lines if line.startswith((f"{name} ", f"{name}{{")))
 
 
 def test_metrics_count_the_tokens_that_were_steered(server: TestEngine) -> None:
@@ -395,6 +323,43 @@ def test_a_hostile_blend_leaves_nothing_in_the_kv_cache_that_harms_others(
     # Asked again, when the hostile blocks have been freed and are used again.
     beside_after = [complete(server, None, return_token_ids=True, cache_salt=f"{i}") for i in range(4)]
     assert [token_ids(r) for r in [*(b.result() for b in beside), *beside_after]] == [expected] * 8
+
+
+@pytest.mark.parametrize("direction", ["random", "one dimension"])
+def test_the_strongest_blend_that_is_let_in_harms_no_neighbor(
+    server: TestEngine, reference: Reference, direction: str
+) -> None:
+    state = state_of(server)
+    unit = np.zeros(HIDDEN_SIZE, np.float32)
+    if direction == "random":
+        unit = np.random.default_rng(13).standard_normal(HIDDEN_SIZE).astype(np.float32)
+    else:
+        unit[0] = 1
+    unit /= np.linalg.norm(unit)
+    # The same dose at every block, so that all of them are steered as strongly as the ceiling lets anyone.
+    vector = SteeringVector({int(block): unit * norm for block, norm in state["norms"].items()}, HIDDEN_SIZE)
+    assert put(server, vector).status_code == 201
+    hostile = [component(vector, 1e4)]
+    beside: list[BlendSpec] = [[], BLENDS["one vector"]] * 2
+    with ThreadPoolExecutor(8) as pool:
+        strongest = [
+            pool.submit(complete, server, hostile, on_overdose="clamp", prompt=LONG_PROMPT, logprobs=1)
+            for _ in range(4)
+        ]
+        neighbors = [pool.submit(complete, server, blend or None, return_token_ids=True) for blend in beside]
+    for answer in (asked.result() for asked in strongest):
+        assert answer.status_code == 200, answer.text
+        assert float(answer.headers["x-steerguard-dose"]) == pytest.approx(state["dose_ceiling"], rel=1e-3)
+        assert np.isfinite(answer.json()["choices"][0]["logprobs"]["token_logprobs"]).all()
+    # Asked again, when the hostile blocks have been freed and are used again.
+    after = [
+        complete(server, blend or None, return_token_ids=True, cache_salt=f"{direction} {i}")
+        for i, blend in enumerate(beside)
+    ]
+    expected = [reference_tokens(reference, blend) for blend in beside]
+    assert [token_ids(n.result()) for n in neighbors] == expected
+    assert [token_ids(answer) for answer in after] == expected
+    assert delete(server, vector) == 200
 
 
 def test_the_dose_of_an_answer_is_that_of_the_engines_norms(server: TestEngine) -> None:
