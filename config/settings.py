@@ -49,6 +49,16 @@ ENGINE_URL = env.str("ENGINE_URL", default="http://127.0.0.1:8100")
 ENGINE_KEY = env.str("ENGINE_KEY", default="")
 MODEL = env.str("MODEL", default=str(DATA_DIR / "models" / "SmolLM2-135M-Instruct"))
 
+# What an answer may have where tokens are limited and neither request nor persona says: what is reserved must hold.
+DEFAULT_ANSWER_TOKENS = env.int("DEFAULT_ANSWER_TOKENS", default=1024)
+
+# --- The gateway, per process: requests at one engine, and how many more may wait for how long
+MAX_IN_FLIGHT_PER_ENGINE = env.int("MAX_IN_FLIGHT_PER_ENGINE", default=256)
+QUEUE_LENGTH = env.int("QUEUE_LENGTH", default=256)
+QUEUE_TIMEOUT_S = env.float("QUEUE_TIMEOUT_S", default=10.0)
+# On one engine, of vectors that no persona is made of but a request may name as a skill
+MAX_SKILL_MIB = env.int("MAX_SKILL_MIB", default=1024)
+
 # --- State
 # Django keeps no connection open between requests: streams would each hold one for minutes.
 DATABASES = {
@@ -97,6 +107,11 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": 1.0,  # seconds
         "options": {"expires": 1.0},
     },
+    "move-usage": {
+        "task": "inference.tasks.move_usage",
+        "schedule": 10.0,  # seconds
+        "options": {"expires": 10.0},
+    },
 }
 
 # --- Application
@@ -108,6 +123,9 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "channels",
+    "rest_framework",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
     "personas",
     "inference",
     "jobs",
@@ -149,6 +167,42 @@ STATIC_URL = "/static/"
 STATICFILES_DIRS = [BASE_DIR / "static"]
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_MAX_AGE = 60  # seconds
+
+# --- The management API at /api/v1
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "personas.api.authentication.KeyAuthentication",
+        "rest_framework.authentication.SessionAuthentication",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": [],  # personas.api.views.ApiView decides
+    "DEFAULT_RENDERER_CLASSES": ["personas.api.parsing.ApiJsonRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["personas.api.parsing.StrictJsonParser"],
+    "DEFAULT_CONTENT_NEGOTIATION_CLASS": "personas.api.parsing.OneFormat",
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "EXCEPTION_HANDLER": "personas.api.problems.answer_failure",
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "SteerGuard",
+    "DESCRIPTION": "The management API at `/api/v1` and the inference API at `/v1`.",
+    "VERSION": "1",
+    "OAS_VERSION": "3.1.0",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "COMPONENT_SPLIT_REQUEST": True,
+    "COMPONENT_SPLIT_PATCH": False,
+    "SCHEMA_PATH_PREFIX": "/api/v1",
+    "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
+    "ENUM_NAME_OVERRIDES": {
+        "RoleEnum": "personas.models.Membership.Role",
+        "ScopeEnum": "personas.models.ApiKey.Scope",
+        "PositionsEnum": "personas.models.Positions",
+        "EngineStatusEnum": "inference.models.Engine.Status",
+    },
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "personas.api.openapi.finish_schema",
+        "inference.api.openapi.add_inference_paths",
+    ],
+}
 
 # --- People
 LOGIN_URL = "login"

@@ -13,5 +13,8 @@ urlpatterns = [
     path("logout/", auth_views.LogoutView.as_view(), name="logout"),
     path("admin/login/", limit_failures(admin.site.login)),  # the admin's own form, which would be a way around
     path("admin/", admin.site.urls),
+    path("api/v1/", include("personas.api.urls")),
+    path("api/v1/", include("inference.api.urls")),
+    path("api/", include("personas.api.docs_urls")),
     path("", include("personas.urls")),
 ]

@@ -27,6 +27,10 @@ class NameTaken(Refusal):
     """Something of that name is already there."""
 
 
+class TooMany(Refusal):
+    """A tenant has as many of these as it may have."""
+
+
 class UnknownUser(Refusal):
     """No such person, or not a member."""
 
@@ -80,3 +84,14 @@ class InvalidDefinition(Refusal):
 
     def __str__(self) -> str:
         return "; ".join(str(problem) for problem in self.problems)
+
+
+class InvalidManifest(InvalidDefinition):
+    """A YAML file of personas with one or more problems, each of which names the persona and the field."""
+
+    def __init__(self, file: str, problems: Sequence[Problem]) -> None:
+        super().__init__(problems)
+        self.file = file
+
+    def __str__(self) -> str:
+        return "\n".join(f"{self.file}: {problem}" for problem in self.problems)

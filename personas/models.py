@@ -295,3 +295,26 @@ class AuditEvent(models.Model):
 
     def __str__(self) -> str:
         return f"{self.action} {self.target}"
+
+
+class IdempotentAnswer(models.Model):
+    """What a POST with an `Idempotency-Key` was answered (personas/api/idempotency.py). No status: under way."""
+
+    caller = models.CharField(max_length=40, help_text="user:… or key:…")
+    key_digest = models.CharField(max_length=64)
+    fingerprint = models.CharField(max_length=64, help_text="Of the request")
+    token = models.CharField(max_length=32, help_text="Whoever fills it has to know it")
+    status = models.PositiveSmallIntegerField(null=True)
+    body = models.TextField(blank=True)
+    headers = models.JSONField(default=dict)
+    is_secret = models.BooleanField(default=False, help_text="The answer was not stored")
+    created_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        indexes: ClassVar = [models.Index(fields=["created_at"], name="idempotent_answer_by_age")]
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["caller", "key_digest"], name="one_answer_per_caller_and_key")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.caller} {self.status or 'under way'}"

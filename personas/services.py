@@ -25,6 +25,7 @@ from personas.errors import (
     InvalidField,
     LastOwner,
     NameTaken,
+    TooMany,
     UnknownRevision,
     UnknownUser,
     VectorInUse,
@@ -43,6 +44,12 @@ from steerguard.vectors import SteeringVector as VectorContent
 from steerguard.vectors import write_vector
 
 MAX_GRACE = timedelta(days=7)
+
+# How many of each one tenant may have. Far above what anybody needs: they bound what one can do to the others.
+MAX_MEMBERS = 10_000
+MAX_KEYS = 10_000  # revoked ones too
+MAX_VECTORS = 10_000
+MAX_PERSONAS = 50_000
 
 
 @transaction.atomic
@@ -65,6 +72,8 @@ def add_member(*, tenant: Tenant, user: User, role: str, actor: User | None = No
     """Make `user` a member, or change a member's role. Raises LastOwner, InvalidField."""
     _lock(tenant)
     membership = tenant.memberships.filter(user=user).first() or Membership(user=user, tenant=tenant)
+    if membership.pk is None:
+        _check_room(tenant.memberships, MAX_MEMBERS, "user", "members")
     if membership.role == Membership.Role.OWNER and role != Membership.Role.OWNER:
         _check_other_owner(tenant, membership)
     membership.role = role
@@ -125,6 +134,8 @@ def issue_api_key(
     """A new key and its text, which can't be had again. Raises InvalidExpiry, InvalidField."""
     if expires_at is not None and expires_at <= timezone.now():
         raise InvalidExpiry("expires_at", "a time to come, or none", expires_at.isoformat())
+    _lock(tenant)
+    _check_room(tenant.api_keys, MAX_KEYS, "name", "keys")
     prefix, text = make_key_text()
     key = ApiKey(tenant=tenant, name=name, prefix=prefix, digest=digest_of(text), expires_at=expires_at)
     key.scopes = _checked_scopes(scopes)
@@ -224,6 +235,8 @@ def store_vector(
         _lock(tenant)
     row = SteeringVector.objects.filter(tenant=tenant, digest=vector.digest).first()
     is_new = row is None
+    if is_new and tenant is not None:
+        _check_room(tenant.vectors, MAX_VECTORS, "vector", "vectors")
     row = row or SteeringVector(tenant=tenant, digest=vector.digest)
     row.name = name
     row.description = description
@@ -242,6 +255,37 @@ def store_vector(
     record(tenant, actor, action, name, {"digest": vector.digest})
     announce("vector", tenant=tenant.slug if tenant else None, digest=vector.digest)
     return row
+
+
+UNCHANGED: Any = object()
+"""For a value that may be changed to None."""
+
+
+@transaction.atomic
+def update_vector(
+    *,
+    vector: SteeringVector,
+    name: str | None = None,
+    description: str | None = None,
+    recommended_alpha: float | None = UNCHANGED,
+    recommended_positions: str | None = None,
+    actor: User | None = None,
+) -> SteeringVector:
+    """Change what is said about a vector, not its numbers. Raises InvalidSlug, InvalidField."""
+    vector = SteeringVector.objects.select_for_update(of=("self",)).select_related("tenant").get(pk=vector.pk)
+    if name is not None:
+        check_slug("name", name)
+        vector.name = name
+    vector.description = vector.description if description is None else description
+    if recommended_alpha is not UNCHANGED:
+        if recommended_alpha is not None and not math.isfinite(recommended_alpha):
+            raise InvalidField("recommended_alpha", "a finite number, or none", str(recommended_alpha))
+        vector.recommended_alpha = recommended_alpha
+    vector.recommended_positions = recommended_positions or vector.recommended_positions
+    saved(vector)
+    record(vector.tenant, actor, "vector.updated", vector.name, {"digest": vector.digest})
+    announce("vector", tenant=vector.tenant.slug if vector.tenant else None, digest=vector.digest)
+    return vector
 
 
 @transaction.atomic
@@ -275,6 +319,7 @@ def create_persona(
     _lock(tenant)
     if tenant.personas.filter(slug=slug).exists():
         raise NameTaken("slug", f"a persona name that is free in {tenant.slug}", slug)
+    _check_room(tenant.personas, MAX_PERSONAS, "slug", "personas")
     draft, vectors = _checked(definition if definition is not None else {}, tenant)
     persona = Persona(tenant=tenant, slug=slug, name=name, description=description, draft=draft.as_json())
     saved(persona)
@@ -392,6 +437,12 @@ def _checked(definition: object, tenant: Tenant) -> tuple[Definition, list[Steer
 def _lock(tenant: Tenant) -> None:
     """Let one change at a time happen to what is counted across a tenant's rows."""
     Tenant.objects.select_for_update().get(pk=tenant.pk)
+
+
+def _check_room(rows: models.Manager[Any], at_most: int, field: str, what: str) -> None:
+    """Whoever calls holds the tenant's lock."""
+    if rows.count() >= at_most:
+        raise TooMany(field, f"at most {at_most} {what} in a tenant", "as many already")
 
 
 def _lock_persona(persona: Persona) -> Persona:
