@@ -11,6 +11,7 @@ from django.db import models
 from django.utils import timezone
 
 from inference import secret_text
+from personas.models import Tenant
 
 validate_engine_name = RegexValidator(
     r"^[a-z0-9][a-z0-9.-]{0,62}\Z", "Use lowercase letters, digits, dots and hyphens."
@@ -76,3 +77,40 @@ class Engine(models.Model):
     @api_key.setter
     def api_key(self, text: str) -> None:
         self.encrypted_api_key = secret_text.encrypt(text) if text else ""
+
+
+class UsageDay(models.Model):
+    """What a tenant used on one day (UTC), by persona and key. Names, not rows: it outlives both.
+
+    `persona` is empty for the base model, `key` (a prefix) for the dashboard. inference/usage.py writes it.
+    """
+
+    tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="usage_days")
+    persona = models.CharField(max_length=63, blank=True)
+    key = models.CharField(max_length=8, blank=True)
+    day = models.DateField()
+    requests = models.PositiveBigIntegerField(default=0, help_text="That the limits let in")
+    failures = models.PositiveBigIntegerField(default=0, help_text="Of the requests, those that ended in an error")
+    prompt_tokens = models.PositiveBigIntegerField(default=0)
+    cached_prompt_tokens = models.PositiveBigIntegerField(default=0, help_text="Of the prompts' tokens")
+    completion_tokens = models.PositiveBigIntegerField(default=0)
+    steered_tokens = models.PositiveBigIntegerField(default=0, help_text="Of prompts' and completions' tokens")
+
+    class Meta:
+        ordering: ClassVar = ["-day", "persona", "key"]
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["tenant", "day", "persona", "key"], name="one_usage_row_per_day")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.tenant} {self.persona or 'base model'} {self.day}"
+
+
+class UsageBatch(models.Model):
+    """A batch of counts that has been added to UsageDay: it is not added again."""
+
+    id = models.UUIDField(primary_key=True)
+    applied_at = models.DateTimeField(default=timezone.now, db_index=True)
+
+    def __str__(self) -> str:
+        return str(self.id)

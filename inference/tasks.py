@@ -1,8 +1,8 @@
-"""Celery tasks: thin wrappers round inference/reconcile.py."""
+"""Celery tasks: thin wrappers round inference/reconcile.py and inference/usage.py."""
 
 from celery import shared_task
 
-from inference import reconcile
+from inference import reconcile, usage
 from inference.models import Engine
 
 
@@ -20,3 +20,9 @@ def reconcile_engines(on_change: bool = False, only_starting: bool = False) -> N
 def reconcile_engine(pk: int, on_change: bool = False) -> None:
     """Bring one engine to the desired state, unless that is being done."""
     reconcile.reconcile_exclusively(pk, on_change=on_change)
+
+
+@shared_task  # type: ignore[untyped-decorator]
+def move_usage() -> None:
+    """Move what gateways have counted into the database."""
+    usage.move_usage()

@@ -24,6 +24,14 @@ class Limits:
     tokens_per_day: int | None = None
     tokens_per_month: int | None = None
 
+    @property
+    def counts_tokens(self) -> bool:
+        return not (self.tokens_per_minute is self.tokens_per_day is self.tokens_per_month is None)
+
+    @property
+    def any(self) -> bool:
+        return self.counts_tokens or not (self.requests_per_minute is self.concurrent_requests is None)
+
 
 NO_LIMITS = Limits()
 

@@ -9,6 +9,7 @@ into an event when the answer has already begun. This is the only place that kno
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -24,6 +25,7 @@ class GatewayError(Exception):
         self.message = message
         self.param = param
         self.retry_after_s = retry_after_s
+        self.headers: dict[str, str] = {}  # more of them, for the answer that it becomes
 
     def as_dict(self) -> dict[str, Any]:
         return {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
@@ -47,6 +49,24 @@ class FieldRefused(InvalidRequest):
 
     def __init__(self, field: str) -> None:
         super().__init__(f"'{field}' is set by the gateway and can't be part of a request.", param=field)
+
+
+class LockedParameter(InvalidRequest):
+    """A field that the persona's owner has locked, or one that would undo a locked one."""
+
+    code = "locked_parameter"
+
+    def __init__(self, field: str, lock: str) -> None:
+        because = "" if field == lock else f", with '{lock}'"
+        super().__init__(
+            f"'{field}' can't be part of a request: this persona's owner has locked it{because}.", param=field
+        )
+
+
+class Unsupported(InvalidRequest):
+    """Something that the persona, or the engine that serves its model, can't do."""
+
+    code = "unsupported"
 
 
 class InvalidKey(GatewayError):
@@ -114,12 +134,56 @@ class BodyTooLarge(GatewayError):
         super().__init__(f"The request body is larger than {limit_bytes} bytes.")
 
 
+class LimitReached(GatewayError):
+    """A limit of the tenant's or the key's is used up. `kind` is "requests" or "tokens".
+
+    A `budget` (a day's or a month's) is `insufficient_quota`, and asking again soon is no use; without `retry_after_s`
+    it never is.
+    """
+
+    status = 429
+    code = "rate_limit_exceeded"
+
+    def __init__(
+        self, message: str, *, kind: str, budget: bool, retry_after_s: int | None, headers: Mapping[str, str]
+    ) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.type = kind
+        self.headers.update(headers)
+        if budget:
+            self.type = self.code = "insufficient_quota"
+        if budget or retry_after_s is None:
+            self.headers["x-should-retry"] = "false"  # the `openai` clients would try twice more
+
+
+class LimitsUnavailable(GatewayError):
+    """There are limits, and nobody knows what is left of them: refused, because the alternative is no limit at all."""
+
+    status = 503
+    type = "server_error"
+    code = "limits_unavailable"
+
+    def __init__(self) -> None:
+        super().__init__("The limits of this key can't be looked up at the moment.", retry_after_s=2)
+
+
 class EngineUnavailable(GatewayError):
     """No engine can answer now and nothing has been sent yet: worth asking again."""
 
     status = 503
     type = "server_error"
     code = "engine_unavailable"
+
+    def __init__(self, message: str, *, retry_after_s: int = 2) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+
+
+class EngineBusy(GatewayError):
+    """Every engine that could answer is full, and so is the queue, or it took too long."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "engine_busy"
 
     def __init__(self, message: str, *, retry_after_s: int = 2) -> None:
         super().__init__(message, retry_after_s=retry_after_s)

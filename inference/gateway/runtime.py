@@ -10,6 +10,7 @@ from django.conf import settings
 from inference.gateway.compose import derive_cache_salt
 from inference.gateway.fleet import Fleet
 from inference.gateway.live import LiveDirectory
+from inference.gateway.metering import Metering
 
 
 class Runtime:
@@ -18,6 +19,7 @@ class Runtime:
     def __init__(self) -> None:
         self.live = LiveDirectory(settings.REDIS_URL)
         self.fleet = Fleet(self.live)
+        self.metering = Metering(self.live, settings.REDIS_URL)
         self._salts: dict[str, str] = {}
 
     async def open(self) -> None:
@@ -26,6 +28,7 @@ class Runtime:
     async def close(self) -> None:
         await self.live.stop()
         await self.fleet.close()
+        await self.metering.close()
 
     def cache_salt(self, tenant: str) -> str:
         if (salt := self._salts.get(tenant)) is None:
