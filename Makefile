@@ -12,10 +12,10 @@ TEST_DATABASE_URL ?= postgres://postgres@127.0.0.1:5432/postgres
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run python ports install model triton smoke test test-fast bench-steering lint format lock clean
+.PHONY: help run python ports install model triton smoke test test-fast bench-steering bench-gateway bench-gateway-install lint format lock clean
 
 help: ## list these commands
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-21s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 # The seconds it says in the end count from here.
 run: export MAKE_RUN_STARTED := $(shell date +%s)
@@ -53,6 +53,12 @@ test-fast: install ## the tests that need neither an engine nor a browser
 
 bench-steering: install model ## what steering costs beside stock vLLM and multi-LoRA (QUICK=1: fewer samples)
 	@$(PY) -m benchmarks.steering $(if $(QUICK),--quick)
+
+bench-gateway: install ## what the gateway costs beside a bare relay, LiteLLM and vllm-router (QUICK=1: fewer samples)
+	@$(PY) -m benchmarks.gateway $(if $(QUICK),--quick)
+
+bench-gateway-install: install ## what bench-gateway compares with, in var/ (850 MB); it is done there too
+	@$(PY) -m benchmarks.gateway.install
 
 lint: install ## ruff and mypy
 	@$(PY) -m ruff check .
