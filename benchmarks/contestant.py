@@ -10,6 +10,7 @@ import os
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ ADAPTERS = 50
 class Contestant:
     """An `LLM` and what can be asked of it."""
 
-    def __init__(self, model: str, kind: str, folder: str | None) -> None:
+    def __init__(self, model: str, kind: str, folder: str | None = None) -> None:
         from vllm import LLM
 
         self.kind = kind
@@ -132,10 +133,11 @@ class Contestant:
         return SteeringVector(rows, self.hidden_size)
 
 
-def main(model: str, kind: str, folder: str | None = None) -> None:
+def serve(make: Callable[[], Any]) -> None:
+    """Answers each request on standard input with a method of what `make` returns."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # vLLM logs to standard output
-    contestant = Contestant(model, kind, folder)
+    contestant = make()
     answers.write(json.dumps({"ready": True}) + "\n")
     for line in sys.stdin:
         request = json.loads(line)
@@ -144,4 +146,4 @@ def main(model: str, kind: str, folder: str | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    serve(lambda: Contestant(*sys.argv[1:]))
