@@ -1,4 +1,5 @@
-"""Bringing an engine to the desired state: every vector that a persona of its base model is made of is there.
+"""Bringing an engine to the desired state: every vector that a persona of its base model is made of is there, and of
+the others those that a request can name as a skill, as far as MAX_SKILL_MIB reaches.
 
 One pass looks at the engine, sends what is missing, removes what it put there and nobody wants any more, and
 stores what it found. An engine that restarted has a new boot id and no vectors, so everything is missing and
@@ -10,11 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from itertools import zip_longest
 
 import structlog
 from asgiref.sync import async_to_sync, sync_to_async
+from django.conf import settings
 from django.utils import timezone
 
 from inference import secret_text
@@ -33,9 +37,11 @@ from inference.models import Engine
 from inference.services import Observation, note_placed, record_observation
 from personas import vector_files
 from personas.changes import valkey
-from personas.models import SteeringVector
+from personas.models import SteeringVector, SteeringVectorQuerySet
 
 log = structlog.get_logger("engines")
+
+FLOAT32_BYTES = 4
 
 # A pass starts nothing new after its budget and is cut off at its limit; its lock outlasts both.
 PASS_BUDGET_S = 30.0
@@ -55,6 +61,8 @@ class WantedVector:
     name: str
     layers: tuple[int, ...]
     hidden_size: int
+    in_use: bool = True
+    """By a persona; a vector that isn't can be asked for as a skill only."""
 
     def fits(self, state: EngineState) -> bool:
         return self.hidden_size == state.hidden_size and max(self.layers) < state.num_layers
@@ -110,7 +118,8 @@ async def _bring(engine: Engine, client: EngineClient) -> Observation:
 
     wanted = await sync_to_async(wanted_vectors)(state.model)
     fitting = {digest: vector for digest, vector in wanted.items() if vector.fits(state)}
-    if wanted and not fitting:
+    in_use = [vector for vector in wanted.values() if vector.in_use]
+    if in_use and not any(vector.fits(state) for vector in in_use):
         detail = (
             f"its {state.model} has hidden size {state.hidden_size} and {state.num_layers} layers: "
             "no vector made for that model fits"
@@ -121,21 +130,22 @@ async def _bring(engine: Engine, client: EngineClient) -> Observation:
     restarted = state.boot_id != engine.boot_id
     placed = present & set(() if restarted else engine.placed_digests)
     placed -= await _remove(client, placed - wanted.keys())
-    missing = [vector for digest, vector in sorted(fitting.items()) if digest not in present]
+    missing = [vector for digest, vector in fitting.items() if digest not in present]
     await sync_to_async(note_placed)(
         engine=engine, boot_id=state.boot_id, digests=placed | {vector.digest for vector in missing}
     )
     was_ready = engine.status == Engine.Status.READY and not restarted
-    if missing and not was_ready:
+    if any(vector.in_use for vector in missing) and not was_ready:
         sending = replace(seen, status=Engine.Status.STARTING, detail=f"sending {_count(len(missing))}")
         await sync_to_async(record_observation)(engine=engine, observation=sending)
     unsent, refused = await _send(client, missing)
     if unsent:
         # An engine in service stays so: a tenant that adds many vectors doesn't stop the others.
-        status = Engine.Status.READY if was_ready else Engine.Status.STARTING
+        lacks_any_persona = any(wanted[digest].in_use for digest in unsent)
+        status = Engine.Status.STARTING if lacks_any_persona and not was_ready else Engine.Status.READY
         return replace(seen, status=status, detail=f"sending {_count(len(unsent))}")
 
-    unplaceable = sorted({*refused, *(wanted.keys() - fitting.keys())})
+    unplaceable = sorted(digest for digest in {*refused, *(wanted.keys() - fitting.keys())} if wanted[digest].in_use)
     if unplaceable:
         log.warning("vectors can't be placed", engine=engine.name, digests=unplaceable)
         # Only the personas made of them suffer, and fail closed: the engine refuses a digest that it lacks.
@@ -175,9 +185,42 @@ async def _send(client: EngineClient, vectors: list[WantedVector]) -> tuple[list
 
 
 def wanted_vectors(base_model: str) -> dict[str, WantedVector]:
-    """By digest, the vectors of every draft and revision for this base model, whichever tenant's they are."""
-    rows = SteeringVector.objects.filter(base_model=base_model).in_use()
-    return {row.digest: WantedVector(row.digest, row.name, tuple(row.layers), row.hidden_size) for row in rows}
+    """By digest, the vectors of every draft and revision for this base model, whichever tenant's, then the skills."""
+    rows = SteeringVector.objects.filter(base_model=base_model)
+    wanted = {row.digest: _wanted(row, in_use=True) for row in rows.in_use()}
+    left_bytes = settings.MAX_SKILL_MIB * 2**20
+    for row in _by_turns(_askable(rows)):
+        if row.digest in wanted:
+            continue
+        left_bytes -= row.hidden_size * len(row.layers) * FLOAT32_BYTES
+        if left_bytes < 0:
+            log.warning(
+                "not every skill has room on the engines", base_model=base_model, limit_mib=settings.MAX_SKILL_MIB
+            )
+            break
+        wanted[row.digest] = _wanted(row, in_use=False)
+    return wanted
+
+
+def _wanted(row: SteeringVector, *, in_use: bool) -> WantedVector:
+    return WantedVector(row.digest, row.name, tuple(row.layers), row.hidden_size, in_use)
+
+
+def _askable(rows: SteeringVectorQuerySet) -> dict[int | None, list[SteeringVector]]:
+    """By owner and newest first, the vectors that a name stands for: the newest of each name."""
+    newest: dict[tuple[int | None, str], SteeringVector] = {}
+    for row in rows.order_by("-created_at", "-pk"):
+        newest.setdefault((row.tenant_id, row.name), row)
+    by_owner: dict[int | None, list[SteeringVector]] = {}
+    for (owner, _), row in newest.items():
+        by_owner.setdefault(owner, []).append(row)
+    return by_owner
+
+
+def _by_turns(by_owner: Mapping[int | None, list[SteeringVector]]) -> Iterator[SteeringVector]:
+    """One of each owner's, then the next of each: nobody's many uploads keep out another's few."""
+    for turn in zip_longest(*by_owner.values()):
+        yield from (row for row in turn if row is not None)
 
 
 def _explain(engine: Engine, error: Exception) -> Observation:

@@ -67,6 +67,14 @@ class Finished:
 Event = Started | Delta | Finished
 
 
+@dataclass(slots=True)
+class _Progress:
+    """How far an answer has come, for what it is charged when it is left."""
+
+    usage: dict[str, int] | None = None
+    events: int = 0
+
+
 async def stream_answer(
     *,
     tenant: str,
@@ -88,11 +96,19 @@ async def stream_answer(
     request_id = f"req_{secrets.token_hex(12)}"
     runtime = await current_runtime()
     target = await _target(runtime, tenant, persona)
+    answering = target.definition if definition is None else definition
     parameters = {"max_tokens": max_tokens, "seed": seed, "temperature": temperature}
+    # What requests can't set can't be tried either. The published persona's locks hold for a definition in its place,
+    # such as the unsteered one beside it, or the two would be sampled differently.
+    locked = {*target.definition.locked, *answering.locked}
     body = compose(
-        {"messages": list(messages), "stream": True, **parameters},
+        {
+            "messages": list(messages),
+            "stream": True,
+            **{name: value for name, value in parameters.items() if name not in locked},
+        },
         kind="chat",
-        definition=target.definition if definition is None else definition,
+        definition=answering,
         base_model=target.base_model,
         cache_salt=runtime.cache_salt(tenant),
         strength=strength,
@@ -101,12 +117,17 @@ async def stream_answer(
     first_s = last_s = None
     finish_reason: str | None = None
     usage: dict[str, int] = {}
-    async with runtime.fleet.ask("/v1/chat/completions", body, request_id=request_id) as upstream:
+    persona_slug = target.revision.persona if target.revision else ""
+    metered = runtime.metering.admit(None, persona_slug, body, "chat", tenant=tenant)
+    asking = runtime.fleet.ask("/v1/chat/completions", body, request_id=request_id)
+    async with metered as admission, asking as upstream:
+        admission.follow(progress := _Progress())
         engine = upstream.engine.name
         dose = upstream.steering_headers.get("x-steerguard-dose")
         yield Started(request_id, revision, target.base_model, engine, float(dose) if dose else None)
         async for chunk in read_chunks(upstream.response):
-            usage = chunk.get("usage") or usage
+            progress.events += 1
+            usage = progress.usage = chunk.get("usage") or usage
             for choice in chunk.get("choices") or ():
                 finish_reason = choice.get("finish_reason") or finish_reason
                 if text := (choice.get("delta") or {}).get("content"):

@@ -11,6 +11,10 @@ from inference.gateway.errors import InvalidKey
 from inference.gateway.live import LiveDirectory
 from personas.api_keys import digest_of, split_key
 
+# Where the ASGI scope of a request made inside this process (a job's) holds the Key that asks. No client can put it
+# there.
+ADMITTED_KEY = "steerguard.key"
+
 # What a key of nobody's is compared with, so that timing doesn't tell which prefixes exist.
 _NOBODYS_KEY = Key(tenant="", name="", prefix="", digest="0" * 64, expires_at=None)
 

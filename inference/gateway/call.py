@@ -18,9 +18,13 @@ log = structlog.get_logger("gateway")
 
 @dataclass(slots=True)
 class Record:
-    """What a request leaves behind: its log line. Never a prompt, an answer or a key."""
+    """What a request leaves behind: its log line. Never a key; a prompt and an answer only where the tenant wants it.
+
+    `route` is the path's pattern: a path itself is whatever the client made it.
+    """
 
     request_id: str
+    route: str | None = None
     began_s: float = field(default_factory=time.perf_counter)
     tenant: str | None = None
     key: str | None = None
@@ -32,10 +36,11 @@ class Record:
 
     def write(self, exchange: Exchange) -> None:
         usage = self.usage or {}
+        said = exchange.transcript.as_log() if exchange.transcript is not None else {}
         log.info(
             "request",
             method=exchange.scope["method"],
-            path=exchange.scope["path"],
+            path=self.route,
             status=exchange.status,
             outcome=self.outcome,
             ms=round((time.perf_counter() - self.began_s) * 1000, 1),
@@ -46,6 +51,7 @@ class Record:
             engine=self.engine,
             prompt_tokens=usage.get("prompt_tokens"),
             completion_tokens=usage.get("completion_tokens"),
+            **said,
         )
 
 

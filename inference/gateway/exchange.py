@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Never
 
 from inference.gateway.errors import BodyTooLarge, GatewayError, InvalidRequest, MethodNotAllowed
+from inference.gateway.transcript import Transcript
 
 _LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")  # or a whole pair, which the parser joins
 
@@ -41,13 +42,18 @@ class ClientGone(Exception):
 
 
 class Exchange:
-    """The ASGI messages of one request. `status` is None until an answer has begun."""
+    """The ASGI messages of one request. `status` is None until an answer has begun.
+
+    `headers` go with whatever answer there will be; `transcript`, where there is one, gets a copy of its text.
+    """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         self.scope = scope
         self.request_id = request_id
         self.status: int | None = None
         self.finished = False
+        self.headers: dict[str, str] = {}
+        self.transcript: Transcript | None = None
         self._receive = receive
         self._send = send
         self._now_s = asyncio.get_running_loop().time
@@ -62,15 +68,25 @@ class Exchange:
 
     async def _read_body(self) -> bytes:
         body = bytearray()
+        async for part in self.read_parts(MAX_BODY_BYTES):
+            body += part
+        return bytes(body)
+
+    async def read_parts(self, limit_bytes: int) -> AsyncIterator[bytes]:
+        """The body as it comes, for what is too large for memory. Raises BodyTooLarge, ClientGone."""
+        length = 0
         while True:
             message = await self._receive()
             if message["type"] != "http.request":
                 raise ClientGone
-            body += message.get("body", b"")
-            if len(body) > MAX_BODY_BYTES:
-                raise BodyTooLarge(MAX_BODY_BYTES)
+            part = message.get("body", b"")
+            length += len(part)
+            if length > limit_bytes:
+                raise BodyTooLarge(limit_bytes)
+            if part:
+                yield part
             if not message.get("more_body", False):
-                return bytes(body)
+                return
 
     async def start(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:
         self.status = status
@@ -78,6 +94,7 @@ class Exchange:
             "content-type": content_type,
             **COMMON_HEADERS,
             "x-request-id": self.request_id,
+            **self.headers,
             **headers,
         }
         await self._send(
@@ -93,11 +110,15 @@ class Exchange:
         """Send a part of the answer; waits while the client is behind."""
         self._writing = True
         self._last_s = self._now_s()
+        if self.transcript is not None:
+            self.transcript.hear(data)
         await self._send({"type": "http.response.body", "body": data, "more_body": True})
         self._writing = False
 
     async def finish(self, data: bytes = b"") -> None:
         self.finished = True
+        if self.transcript is not None:
+            self.transcript.hear(data)
         await self._send({"type": "http.response.body", "body": data, "more_body": False})
 
     async def answer(self, body: bytes, headers: Mapping[str, str] | None = None, *, status: int = 200) -> None:
@@ -107,7 +128,7 @@ class Exchange:
         await self.finish(body)
 
     async def refuse(self, error: GatewayError, headers: Mapping[str, str] | None = None) -> None:
-        all_headers = dict(headers or {})
+        all_headers = {**error.headers, **(headers or {})}
         if error.retry_after_s is not None:
             all_headers["retry-after"] = str(error.retry_after_s)
         if isinstance(error, MethodNotAllowed):

@@ -10,18 +10,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import aiohttp
 import structlog
+from django.conf import settings
 
 from inference.gateway.compose import is_steered
 from inference.gateway.directory import Engine
-from inference.gateway.errors import EngineFailed, EngineRefused, EngineUnavailable, GatewayError
+from inference.gateway.errors import (
+    EngineBusy,
+    EngineFailed,
+    EngineRefused,
+    EngineUnavailable,
+    GatewayError,
+    Unsupported,
+)
 from inference.gateway.live import LiveDirectory
+from inference.gateway.places import Places
 from inference.gateway.sse import engine_message
 
 log = structlog.get_logger("gateway")
@@ -36,6 +44,12 @@ MAX_ERROR_BYTES = 64 * 1024
 SHUN_S = 2.0
 
 _RANK = {"ready": 0, "starting": 1, "unknown": 1, "unreachable": 2}
+
+# Longest that a client is told to wait because an engine says so.
+MAX_RETRY_AFTER_S = 60
+
+# What an engine may have or not, by the model that it serves.
+OPTIONAL_PATHS = ("/v1/responses", "/v1/embeddings")
 
 STEERING_HEADERS = ("x-steerguard-blend", "x-steerguard-dose", "x-steerguard-dose-clamped-from")
 STEERING_PARAM = "vllm_xargs.steerguard"
@@ -59,7 +73,11 @@ class Fleet:
 
     def __init__(self, live: LiveDirectory) -> None:
         self._live = live
-        self._in_flight: Counter[str] = Counter()
+        self._places = Places(
+            per_engine=settings.MAX_IN_FLIGHT_PER_ENGINE,
+            queue_length=settings.QUEUE_LENGTH,
+            timeout_s=settings.QUEUE_TIMEOUT_S,
+        )
         self._shunned_until_s: dict[str, float] = {}
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_CONNECTION_S),
@@ -78,62 +96,97 @@ class Fleet:
     async def ask(self, path: str, body: Mapping[str, Any], *, request_id: str) -> AsyncIterator[Upstream]:
         """The first engine's answer to `body`, open for reading; leaving the block early aborts the generation.
 
-        Raises EngineRefused when the request is at fault, EngineUnavailable or EngineFailed when no engine answers.
+        Raises EngineRefused or Unsupported when the request is at fault, EngineBusy, EngineUnavailable or EngineFailed
+        when no engine answers.
         """
+        base_model = body["model"]
         data = json.dumps(body, separators=(",", ":")).encode()
-        failure: GatewayError = EngineUnavailable(f"No engine serves {body['model']!r} at the moment.")
-        if not (engines := self._in_order(body["model"])):
+        failure: GatewayError = EngineUnavailable(f"No engine serves {base_model!r} at the moment.")
+        if not (engines := self._in_order(base_model)):
             await self._live.refreshed({"engine"})
-            engines = self._in_order(body["model"])
-        for engine in engines:
+            engines = self._in_order(base_model)
+        while engines:
+            name = await self._places.take(base_model, list(engines))
+            engine = engines.pop(name)
             async with contextlib.AsyncExitStack() as stack:
+                stack.callback(self._places.release, base_model, name)
                 try:
                     upstream = await stack.enter_async_context(self._open(engine, path, data, request_id))
                     if is_steered(body) and not upstream.steering_headers:
                         # No plugin, or a path on which it wasn't asked: never pass off an unsteered answer.
                         raise EngineFailed("The engine did not say that it steered this answer.")
-                except (EngineUnavailable, EngineFailed) as error:
-                    log.warning("engine did not answer", engine=engine.name, error=error.message)
+                except (EngineBusy, EngineUnavailable, EngineFailed, Unsupported) as error:
+                    log.warning("engine did not answer", engine=name, error=error.code)
                     failure = error
+                    failure.headers["x-steerguard-engine"] = name
                     continue
                 except EngineRefused as error:
                     error.param = error.param or _grammar_field(body, error.message)
+                    error.headers["x-steerguard-engine"] = name
                     raise
                 yield upstream
                 return
         raise failure
 
-    def _in_order(self, base_model: str) -> list[Engine]:
+    @contextlib.asynccontextmanager
+    async def ask_all(
+        self, path: str, bodies: Sequence[Mapping[str, Any]], *, request_id: str
+    ) -> AsyncIterator[list[Upstream]]:
+        """The answers to all of `bodies`, asked for together and in their order. Raises what `ask` does.
+
+        If one can't be had the others are given up; leaving the block early aborts them all.
+        """
+        if len(bodies) == 1:
+            async with self.ask(path, bodies[0], request_id=request_id) as upstream:
+                yield [upstream]
+            return
+        read = asyncio.Event()
+
+        async def hold(number: int, body: Mapping[str, Any], opened: asyncio.Future[Upstream]) -> None:
+            # Engines name their own requests by this id, which has to be another for each.
+            async with self.ask(path, body, request_id=f"{request_id}-{number}") as upstream:
+                opened.set_result(upstream)
+                await read.wait()
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                loop = asyncio.get_running_loop()
+                opening = [loop.create_future() for _ in bodies]
+                for number, body in enumerate(bodies):
+                    group.create_task(hold(number, body, opening[number]), name="gateway-ask-part")
+                yield [await opened for opened in opening]
+                read.set()
+        except BaseExceptionGroup as errors:
+            raise _first(errors) from None
+
+    def _in_order(self, base_model: str) -> dict[str, Engine]:
+        """The engines to ask by name, the one that is doing best and least first."""
         now_s = asyncio.get_running_loop().time()
 
         def preference(engine: Engine) -> tuple[bool, int, int]:
             shunned = now_s < self._shunned_until_s.get(engine.name, 0.0)
-            return shunned, _RANK[engine.status], self._in_flight[engine.name]
+            return shunned, _RANK[engine.status], self._places.taken[engine.name]
 
         serving = (
             engine
             for engine in self._live.current.engines
             if engine.base_model == base_model and engine.status in _RANK
         )
-        return sorted(serving, key=preference)
+        return {engine.name: engine for engine in sorted(serving, key=preference)}
 
     @contextlib.asynccontextmanager
     async def _open(self, engine: Engine, path: str, data: bytes, request_id: str) -> AsyncIterator[Upstream]:
         headers = {"content-type": "application/json", "x-request-id": request_id}
         if engine.api_key:
             headers["authorization"] = f"Bearer {engine.api_key}"
-        self._in_flight[engine.name] += 1
+        response = await self._post(engine, path, data, headers)
         try:
-            response = await self._post(engine, path, data, headers)
-            try:
-                if response.status != 200:
-                    raise await _refusal(engine, response)
-                yield Upstream(engine, response)
-            finally:
-                # Closes the connection unless the answer was read to its end: that is what aborts a generation.
-                response.close()
+            if response.status != 200:
+                raise await _refusal(engine, path, response)
+            yield Upstream(engine, response)
         finally:
-            self._in_flight[engine.name] -= 1
+            # Closes the connection unless the answer was read to its end: that is what aborts a generation.
+            response.close()
 
     async def _post(self, engine: Engine, path: str, data: bytes, headers: Mapping[str, str]) -> aiohttp.ClientResponse:
         for attempt in (1, 2):
@@ -151,7 +204,12 @@ class Fleet:
         raise EngineUnavailable("The engine can't be reached at the moment; it may be starting.")
 
 
-async def _refusal(engine: Engine, response: aiohttp.ClientResponse) -> GatewayError:
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    first = errors.exceptions[0]
+    return _first(first) if isinstance(first, BaseExceptionGroup) else first
+
+
+async def _refusal(engine: Engine, path: str, response: aiohttp.ClientResponse) -> GatewayError:
     """What an answer other than 200 means to the client."""
     answer = await _read_error(response)
     message = engine_message(answer)
@@ -166,11 +224,20 @@ async def _refusal(engine: Engine, response: aiohttp.ClientResponse) -> GatewayE
         log.error("engine refuses its key", engine=engine.name, status=status)
         return EngineFailed("The engine does not accept the gateway's key.")
     if status in (429, 503):
-        return EngineUnavailable(message or "The engine takes no requests at the moment.")
+        kind = EngineBusy if status == 429 else EngineUnavailable
+        return kind(message or "The engine takes no requests at the moment.", retry_after_s=_retry_after_s(response))
+    if path in OPTIONAL_PATHS and status in (404, 501):
+        return Unsupported(f"The engine has no {path} for this model.", param="model")
     if status == 404 or not 400 <= status < 500:
-        log.error("engine failed", engine=engine.name, status=status, message=message)
+        # Without its words, which may quote the request; its own log has them.
+        log.error("engine failed", engine=engine.name, status=status)
         return EngineFailed("The engine failed to answer this request.")
     return EngineRefused(status, message or "The engine refused this request.", param)
+
+
+def _retry_after_s(response: aiohttp.ClientResponse) -> int:
+    asked = response.headers.get("retry-after", "")
+    return min(max(int(asked), 1), MAX_RETRY_AFTER_S) if asked.isascii() and asked.isdigit() else 2
 
 
 def _grammar_field(body: Mapping[str, Any], message: str) -> str | None:

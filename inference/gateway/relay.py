@@ -1,15 +1,17 @@
-"""An engine's answer on its way to the client: whole, or as a stream of events passed on as they come."""
+"""Engines' answers on their way to the client: whole, or as a stream of events passed on as they come."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
 
 import aiohttp
 
 from inference.gateway.errors import EngineFailed, EngineUnavailable, GatewayError
 from inference.gateway.exchange import Exchange
-from inference.gateway.sse import DONE_EVENT, EVENT_END, KEEP_ALIVE, EventSplitter, StreamRewriter, rename_answer
+from inference.gateway.fleet import Upstream
+from inference.gateway.merge import Merger, interleave
+from inference.gateway.sse import KEEP_ALIVE, EventSplitter, ResponseRewriter, StreamRewriter
 
 # Far above any whole answer; what an engine sends without end must not fill our memory.
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
@@ -17,14 +19,17 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 BROKE_OFF = "The engine broke off in the middle of the answer."
 
 
+Rewriter = StreamRewriter | ResponseRewriter | Merger
+
+
 async def relay_answer(
-    response: aiohttp.ClientResponse, exchange: Exchange, headers: Mapping[str, str], *, model: str
-) -> dict[str, Any] | None:
-    """Pass on an answer that is not streamed; returns its usage. Raises GatewayError, nothing having been sent."""
-    body, answer = rename_answer(await read_whole(response), model)
-    await exchange.answer(body, headers)
-    usage = answer.get("usage")
-    return usage if isinstance(usage, dict) else None
+    upstreams: Sequence[Upstream], exchange: Exchange, headers: Mapping[str, str], rewriter: Rewriter
+) -> None:
+    """Pass on an answer that is not streamed. Raises GatewayError, nothing having been sent."""
+    # Read one by one, though the engines write them at the same time.
+    bodies = [await read_whole(upstream.response) for upstream in upstreams]
+    whole = rewriter.merge_whole(bodies) if isinstance(rewriter, Merger) else rewriter.rewrite_whole(bodies[0])
+    await exchange.answer(whole, headers)
 
 
 async def read_whole(response: aiohttp.ClientResponse) -> bytes:
@@ -41,31 +46,49 @@ async def read_whole(response: aiohttp.ClientResponse) -> bytes:
 
 
 async def relay_stream(
-    response: aiohttp.ClientResponse, exchange: Exchange, headers: Mapping[str, str], rewriter: StreamRewriter
+    upstreams: Sequence[Upstream],
+    exchange: Exchange,
+    headers: Mapping[str, str],
+    rewriter: Rewriter,
 ) -> GatewayError | None:
     """Pass on a stream; returns what broke it, if something did.
 
     It always ends properly: where the engine breaks off, an error event and `[DONE]` tell the client so.
     """
     await exchange.start(200, "text/event-stream; charset=utf-8", headers)
-    splitter = EventSplitter()
     failure: GatewayError | None = None
     try:
         async with exchange.kept_alive(KEEP_ALIVE):
-            while chunk := await response.content.readany():
-                if out := rewriter.rewrite_all(splitter.feed(chunk)):
-                    await exchange.write(out)
-                if rewriter.failure is not None:
-                    break
+            if isinstance(rewriter, Merger):
+                await _pass_on_several(upstreams, exchange, rewriter)
+            else:
+                await _pass_on(upstreams[0].response, exchange, rewriter)
         if not rewriter.finished:
             failure = rewriter.failure or EngineFailed(BROKE_OFF)
     except EngineFailed as error:
         failure = error
     except (aiohttp.ClientError, TimeoutError):
         failure = EngineFailed(BROKE_OFF)
-    await exchange.finish(end_with(failure) if failure else b"")
+    await exchange.finish(rewriter.ending(failure))
     return failure
 
 
-def end_with(failure: GatewayError) -> bytes:
-    return b"data: " + failure.body() + EVENT_END + DONE_EVENT + EVENT_END
+async def _pass_on(
+    response: aiohttp.ClientResponse, exchange: Exchange, rewriter: StreamRewriter | ResponseRewriter
+) -> None:
+    splitter = EventSplitter()
+    while chunk := await response.content.readany():
+        if out := rewriter.rewrite_all(splitter.feed(chunk)):
+            await exchange.write(out)
+        if rewriter.failure is not None:
+            return
+
+
+async def _pass_on_several(upstreams: Sequence[Upstream], exchange: Exchange, merger: Merger) -> None:
+    splitters = [EventSplitter() for _ in upstreams]
+    async with aclosing(interleave(upstreams)) as chunks:
+        async for number, chunk in chunks:
+            if out := merger.rewrite(number, splitters[number].feed(chunk)):
+                await exchange.write(out)
+            if merger.failure is not None:
+                return

@@ -12,34 +12,44 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from inference.gateway.call import Call
+from inference.gateway.directory import Key
 from inference.gateway.errors import MethodNotAllowed, UnknownRoute
+from inference.gateway.exchange import Scope
+from inference.gateway.runtime import Runtime
 
 Handler = Callable[[Call], Awaitable[None]]
+Admit = Callable[[Scope, Runtime, Mapping[str, str]], Awaitable[Key]]
 
 _PART = re.compile(r"\{(?P<name>[a-z_]+)(?P<rest>:path)?\}")
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`scope` is what a key needs to be let in (personas.models.ApiKey.Scope)."""
+    """`scope` is what a key needs to be let in (personas.models.ApiKey.Scope).
+
+    `admit` decides in place of the Authorization header whose request it is, from it, the runtime and the path's parts.
+    """
 
     method: str
     pattern: str
     handler: Handler
     scope: str
+    admit: Admit | None = None
 
 
 _fixed: dict[str, dict[str, Route]] = {}  # by path, then by method
 _patterned: dict[str, tuple[re.Pattern[str], dict[str, Route]]] = {}
 
 
-def register(method: str, path_pattern: str, handler: Handler, *, scope: str = "inference") -> None:
+def register(
+    method: str, path_pattern: str, handler: Handler, *, scope: str = "inference", admit: Admit | None = None
+) -> None:
     """Answer `method` at `path_pattern` with `handler`. Raises ValueError where another one does."""
     if _PART.search(path_pattern):
         by_method = _patterned.setdefault(path_pattern, (_compile(path_pattern), {}))[1]
     else:
         by_method = _fixed.setdefault(path_pattern, {})
-    route = Route(method, path_pattern, handler, scope)
+    route = Route(method, path_pattern, handler, scope, admit)
     if by_method.setdefault(method, route) != route:
         raise ValueError(f"{method} {path_pattern} is registered twice")
 

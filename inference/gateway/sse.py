@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from inference.gateway.errors import EngineFailed
+from inference.gateway.errors import EngineFailed, GatewayError
 
 EVENT_END = b"\n\n"
 DONE_EVENT = b"data: [DONE]"
@@ -57,6 +57,7 @@ class StreamRewriter:
         self.usage: dict[str, Any] | None = None
         self.finished = False
         self.failure: EngineFailed | None = None
+        self.events = 0  # written so far
         self._model = model
         self._send_usage = send_usage
         self._engine_head: bytes | None = None
@@ -71,7 +72,18 @@ class StreamRewriter:
                 rewritten.append(self._rewrite(event))
         except EngineFailed as error:
             self.failure = error
+        self.events += len(rewritten)
         return b"".join(rewritten)
+
+    def rewrite_whole(self, body: bytes) -> bytes:
+        """The bytes to send for an answer that is not streamed. Raises EngineFailed when it is none."""
+        answer = parse_answer(body)
+        self.usage = usage_of(answer)
+        return rename_answer(body, answer, self._model)
+
+    def ending(self, failure: GatewayError | None) -> bytes:
+        """What a stream ends with that the engine hasn't ended: an error event tells why."""
+        return b"" if failure is None else _PREFIX + failure.body() + EVENT_END + DONE_EVENT + EVENT_END
 
     def _rewrite(self, event: bytes) -> bytes:
         if self._engine_head is not None and event.startswith(self._engine_head):
@@ -104,6 +116,82 @@ class StreamRewriter:
         return _PREFIX + dump({**chunk, "model": self._model}) + EVENT_END
 
 
+class ResponseRewriter:
+    """The same for a stream of the Responses API, whose first and last events hold the whole response.
+
+    Those are parsed, few as they are; the ones in between name no model and pass as they are. There is no `[DONE]`.
+    """
+
+    def __init__(self, model: str, *, instructions: Any) -> None:
+        self.usage: dict[str, Any] | None = None
+        self.events = 0  # written so far
+        self.finished = False
+        self.failure: EngineFailed | None = None
+        self._model = model
+        self._instructions = instructions
+
+    def rewrite_all(self, events: Iterable[bytes]) -> bytes:
+        """The bytes to send for `events`, up to the first that is none: `failure` holds why then."""
+        rewritten: list[bytes] = []
+        try:
+            for event in events:
+                rewritten.append(self._rewrite(event))
+        except EngineFailed as error:
+            self.failure = error
+        self.events += len(rewritten)
+        return b"".join(rewritten)
+
+    def rewrite_whole(self, body: bytes) -> bytes:
+        response = parse_answer(body)
+        self.usage = usage_of(response)
+        return dump(self._rename(response))
+
+    def ending(self, failure: GatewayError | None) -> bytes:
+        if failure is None:
+            return b""
+        # OpenAI's event has the parts beside the type; its Python client raises for what stands under `error`.
+        event = {**failure.as_dict(), "type": "error", "sequence_number": self.events, "error": failure.as_dict()}
+        return b"event: error\n" + _PREFIX + dump(event) + EVENT_END
+
+    def _rewrite(self, event: bytes) -> bytes:
+        if not event or event.startswith(b":"):
+            return b""
+        name, newline, data = event.partition(b"\n")
+        if not newline or not name.startswith(b"event: "):
+            raise EngineFailed(engine_message(parse_event(event)) or "The engine sent an event without a name.")
+        kind = name.removeprefix(b"event: ")
+        if kind == b"error":
+            raise EngineFailed(engine_message(parse_event(data)) or "The engine reported an error.")
+        if kind not in _RESPONSE_EVENTS:
+            return event + EVENT_END
+        chunk = parse_event(data)
+        response = chunk.get("response")
+        if not isinstance(response, dict):
+            raise EngineFailed("The engine sent an event without its response.")
+        if kind in _LAST_RESPONSE_EVENTS:
+            self.finished = True
+            self.usage = usage_of(response)
+        return name + b"\n" + _PREFIX + dump({**chunk, "response": self._rename(response)}) + EVENT_END
+
+    def _rename(self, response: dict[str, Any]) -> dict[str, Any]:
+        """As the client asked: under its model name, and with its own instructions only."""
+        return {**response, "model": self._model, "instructions": self._instructions}
+
+
+_LAST_RESPONSE_EVENTS = (b"response.completed", b"response.incomplete", b"response.failed")
+_RESPONSE_EVENTS = (b"response.created", b"response.queued", b"response.in_progress", *_LAST_RESPONSE_EVENTS)
+
+
+def usage_of(answer: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The usage that an answer reports, by the names that chat completions have for it."""
+    usage = answer.get("usage")
+    if not isinstance(usage, dict):
+        return None
+    if "input_tokens" in usage:
+        return {**usage, "prompt_tokens": usage["input_tokens"], "completion_tokens": usage.get("output_tokens", 0)}
+    return usage
+
+
 def parse_event(event: bytes) -> dict[str, Any]:
     """The JSON object of a data event. Raises EngineFailed when it holds none."""
     try:
@@ -114,19 +202,24 @@ def parse_event(event: bytes) -> dict[str, Any]:
     raise EngineFailed("The engine sent an event that is no JSON object.")
 
 
-def rename_answer(body: bytes, model: str) -> tuple[bytes, dict[str, Any]]:
-    """A whole answer under its new model name, and the original, parsed. Raises EngineFailed on anything else."""
+def parse_answer(body: bytes) -> dict[str, Any]:
+    """A whole answer. Raises EngineFailed when it is none."""
     try:
         answer = json.loads(body)
     except ValueError:
         answer = None
     if not isinstance(answer, dict):
         raise EngineFailed("The engine's answer is no JSON object.")
-    if "error" in answer:
+    if answer.get("error") is not None:
         raise EngineFailed(engine_message(answer) or "The engine reported an error.")
+    return answer
+
+
+def rename_answer(body: bytes, answer: Mapping[str, Any], model: str) -> bytes:
+    """A whole answer, which is `answer` when parsed, under its new model name."""
     if head := _HEAD.match(body):
-        return body[: head.start("model")] + json.dumps(model).encode() + body[head.end("model") :], answer
-    return dump({**answer, "model": model}), answer
+        return body[: head.start("model")] + json.dumps(model).encode() + body[head.end("model") :]
+    return dump({**answer, "model": model})
 
 
 def engine_message(answer: dict[str, Any]) -> str | None:

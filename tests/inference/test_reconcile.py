@@ -2,6 +2,7 @@
 
 import socket
 from datetime import timedelta
+from typing import Any, ClassVar
 
 import pytest
 import redis
@@ -260,3 +261,41 @@ def test_a_pass_under_way_is_not_joined_but_followed_by_another(
     reconcile.reconcile_exclusively(engine.pk, on_change=False)
     assert len(passes) == 2
     assert not valkey.keys("steerguard:reconcile:*")
+
+
+class TestVectorsThatNoPersonaIsMadeOf:
+    """They can be asked for as skills, so engines hold them too: the newest of each name, as far as there is room."""
+
+    ONE_MIB: ClassVar[dict[str, Any]] = {"layers": tuple(range(16)), "hidden_size": 16 * 1024}  # of float32
+
+    def test_are_sent_and_replaced_by_newer_ones_of_their_name(self, acme: Tenant, make_vector: MakeVector) -> None:
+        old = make_vector(acme, "pirate", seed=1)
+        held: set[str] = set()
+        with engine_with(held) as url:
+            seen = reconcile_at(url)
+            assert (seen.status, held) == ("ready", {old.digest})
+            new = make_vector(acme, "pirate", seed=2)
+            reconcile_again()
+        assert held == {new.digest}
+
+    def test_have_so_much_room_which_owners_share(
+        self, acme: Tenant, globex: Tenant, make_vector: MakeVector, make_persona: MakePersona, settings: Any
+    ) -> None:
+        settings.MAX_SKILL_MIB = 3
+        used = make_vector(acme, "used", seed=9, **self.ONE_MIB)
+        make_persona(acme, "support", used)
+        few = make_vector(globex, "few", seed=8, **self.ONE_MIB)
+        many = [make_vector(acme, f"many-{seed}", seed=seed, **self.ONE_MIB) for seed in range(4)]
+        wanted = reconcile.wanted_vectors(BASE_MODEL)
+        assert wanted.keys() == {used.digest, few.digest, many[2].digest, many[3].digest}
+        assert [digest for digest, vector in wanted.items() if vector.in_use] == [used.digest]
+
+    def test_never_take_an_engine_out_of_service(self, acme: Tenant, make_vector: MakeVector) -> None:
+        make_vector(acme, "of-another-shape", hidden_size=8)
+        with engine_with(set()) as url:
+            seen = reconcile_at(url)
+        assert (seen.status, seen.detail) == ("ready", "")
+
+
+def reconcile_again() -> None:
+    async_to_sync(reconcile.reconcile)(Engine.objects.get())

@@ -8,14 +8,16 @@ import pytest
 from inference.gateway.compose import (
     PLAIN_MODEL,
     Kind,
-    asked_skill,
     compose,
+    compose_parts,
+    count_prompts,
     derive_cache_salt,
     wants_stream,
     wants_usage,
 )
-from inference.gateway.errors import FieldRefused, InvalidRequest
-from personas.definition import BlendComponent, Definition, Sampling
+from inference.gateway.errors import FieldRefused, InvalidRequest, LockedParameter, Unsupported
+from inference.gateway.skills import AskedSkill, asked_skills
+from personas.definition import LOCKABLE, BlendComponent, Definition, Sampling
 
 CALM = "a" * 64
 BRIEF = "b" * 64
@@ -213,9 +215,34 @@ class TestRefusals:
 
 class TestTheArticlesFields:
     def test_name_a_skill_and_its_strength(self) -> None:
-        assert asked_skill({"steer_skill": "pirate", "steer_alpha": 2}) == ("pirate", 2.0)
-        assert asked_skill({"steer_skill": "pirate"}) == ("pirate", None)
-        assert asked_skill({}) is None
+        assert asked_skills({"steer_skill": "pirate", "steer_alpha": 2}, 1) == [AskedSkill("pirate", 2.0)]
+        assert asked_skills({"steer_skill": "pirate"}, 2) == [AskedSkill("pirate", None)] * 2
+        assert asked_skills({}, 2) == [None, None]
+
+    def test_are_aligned_with_the_prompts_where_they_are_lists(self) -> None:
+        body = {"steer_skill": ["pirate", None, "calm"], "steer_alpha": [2, 1, None]}
+        assert asked_skills(body, 3) == [AskedSkill("pirate", 2.0), None, AskedSkill("calm", None)]
+        assert asked_skills({"steer_skill": ["pirate", "calm"], "steer_alpha": 3}, 2) == [
+            AskedSkill("pirate", 3.0),
+            AskedSkill("calm", 3.0),
+        ]
+        assert asked_skills({"steer_skill": ["pirate"], "steer_alpha": [3]}, 1) == [AskedSkill("pirate", 3.0)]
+
+    @pytest.mark.parametrize(
+        ("body", "field"),
+        [
+            ({"steer_skill": ["pirate"]}, "steer_skill"),
+            ({"steer_skill": ["a", "b", "c"], "steer_alpha": [1, 2]}, "steer_skill"),
+            ({"steer_skill": [], "steer_alpha": 1}, "steer_skill"),
+            ({"steer_skill": "pirate", "steer_alpha": [1.0]}, "steer_alpha"),
+        ],
+    )
+    def test_that_are_lists_of_another_length_are_refused_with_both(self, body: dict[str, Any], field: str) -> None:
+        with pytest.raises(InvalidRequest) as refusal:
+            asked_skills(body, 2)
+        assert refusal.value.param == field
+        assert f"{len(body[field])} element" in refusal.value.message
+        assert "2 prompts" in refusal.value.message
 
     def test_are_not_passed_on(self) -> None:
         body = ask({"messages": HELLO, "steer_skill": "pirate", "steer_alpha": 2})
@@ -224,21 +251,207 @@ class TestTheArticlesFields:
     @pytest.mark.parametrize(
         ("body", "field"),
         [
-            ({"steer_skill": ["pirate"]}, "steer_skill"),
             ({"steer_skill": 7}, "steer_skill"),
+            ({"steer_skill": [7]}, "steer_skill"),
             ({"steer_alpha": 1.0}, "steer_alpha"),
             ({"steer_skill": "pirate", "steer_alpha": "1"}, "steer_alpha"),
             ({"steer_skill": "pirate", "steer_alpha": True}, "steer_alpha"),
             ({"steer_skill": "pirate", "steer_alpha": 1e300}, "steer_alpha"),
             ({"steer_skill": "pirate", "steer_alpha": 10**400}, "steer_alpha"),
             ({"steer_skill": "pirate", "steer_alpha": float("nan")}, "steer_alpha"),
-            ({"steer_skill": "pirate", "steer_alpha": [1.0]}, "steer_alpha"),
+            ({"steer_skill": "pirate", "steer_alpha": ["1"]}, "steer_alpha"),
         ],
     )
     def test_are_checked(self, body: dict[str, Any], field: str) -> None:
         with pytest.raises(InvalidRequest) as refusal:
-            asked_skill(body)
+            asked_skills(body, 1)
         assert refusal.value.param == field
+
+
+class TestPromptsWithSkillsOfTheirOwn:
+    pirate = BlendComponent(vector=CALM, skill="pirate", alpha=2.0)
+    calm = BlendComponent(vector=BRIEF, skill="calm")
+
+    def parts(self, skills: list[BlendComponent | None], definition: Definition = PLAIN_MODEL, **body: Any) -> Any:
+        prompts = [f"prompt {index}" for index in range(len(skills))]
+        return compose_parts(
+            {"model": "m", "prompt": prompts, **body},
+            kind="completion",
+            definition=definition,
+            base_model="base",
+            cache_salt="salt",
+            skills=skills,
+        )
+
+    def test_make_one_request_for_each_different_steering(self) -> None:
+        first, second, third = self.parts([self.pirate, self.calm, None, self.pirate], n=2)
+        assert (first.prompts, first.body["prompt"]) == ([0, 3], ["prompt 0", "prompt 3"])
+        assert (second.prompts, second.body["prompt"]) == ([1], ["prompt 1"])
+        assert (third.prompts, third.body["prompt"]) == ([2], ["prompt 2"])
+        assert steering_of(first.body)["blend"][0]["alpha"] == 2.0
+        assert steering_of(second.body)["blend"][0]["vector"] == BRIEF
+        assert "vllm_xargs" not in third.body
+        assert {part.body["n"] for part in (first, second, third)} == {2}
+
+    def test_make_one_request_where_all_are_steered_alike(self) -> None:
+        (part,) = self.parts([self.pirate, self.pirate])
+        assert part.body["prompt"] == ["prompt 0", "prompt 1"]
+
+    def test_keep_the_personas_own_blend(self) -> None:
+        persona = Definition(blend=(BlendComponent(vector=BRIEF, alpha=0.5),))
+        steered, plain = self.parts([self.pirate, None], persona)
+        assert [component["vector"] for component in steering_of(steered.body)["blend"]] == [BRIEF, CALM]
+        assert [component["vector"] for component in steering_of(plain.body)["blend"]] == [BRIEF]
+
+    def test_are_told_from_one_prompt_of_tokens(self) -> None:
+        assert count_prompts({"prompt": [1, 2, 3]}, "completion") == 1
+        assert count_prompts({"prompt": [[1, 2], [3]]}, "completion") == 2
+        assert count_prompts({"prompt": "one"}, "completion") == 1
+        assert count_prompts({"messages": HELLO}, "chat") == 1
+
+
+class TestResponses:
+    persona = Definition(
+        system_prompt="Be kind.",
+        sampling=Sampling(temperature=0.2, max_tokens=64),
+        output_format={"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}},
+        blend=(BlendComponent(vector=CALM),),
+    )
+
+    def test_get_the_personas_words_as_instructions(self) -> None:
+        assert ask({"input": "Hi"}, self.persona, "responses")["instructions"] == "Be kind."
+        own = ask({"input": "Hi", "instructions": "In French."}, self.persona, "responses")
+        assert own["instructions"] == "Be kind.\n\nIn French."
+
+    def test_have_one_system_message_where_the_input_begins_with_one(self) -> None:
+        items = [{"role": "developer", "content": "In French."}, *HELLO]
+        body = ask({"input": items}, self.persona, "responses")
+        assert body["input"] == [{"role": "developer", "content": "Be kind.\n\nIn French."}, *HELLO]
+        assert "instructions" not in body
+
+    def test_have_the_defaults_under_their_own_names(self) -> None:
+        body = ask({"input": "Hi"}, self.persona, "responses")
+        assert (body["temperature"], body["max_output_tokens"]) == (0.2, 64)
+        assert body["text"] == {"format": {"type": "json_schema", "name": "a", "schema": {"type": "object"}}}
+        assert not {"max_tokens", "response_format", "stream_options"} & body.keys()
+        own = {"input": "Hi", "max_output_tokens": 5, "text": {"format": {"type": "text"}}, "stream": True}
+        body = ask(own, self.persona, "responses")
+        assert (body["max_output_tokens"], body["text"]) == (5, {"format": {"type": "text"}})
+        assert "stream_options" not in body
+
+    def test_are_steered(self) -> None:
+        assert steering_of(ask({"input": "Hi"}, self.persona, "responses"))["blend"]
+
+    @pytest.mark.parametrize("store", [True, False, None])
+    def test_are_never_stored(self, store: bool | None) -> None:
+        assert ask({"input": "Hi", "store": store}, PLAIN_MODEL, "responses")["store"] is False
+
+    @pytest.mark.parametrize(
+        ("body", "field"),
+        [
+            ({"input": "Hi", "previous_response_id": "resp_1"}, "previous_response_id"),
+            ({"input": "Hi", "background": True}, "background"),
+            ({"input": "Hi", "truncation": "auto"}, "truncation"),
+            ({}, "input"),
+            ({"input": []}, "input"),
+            ({"input": "Hi", "instructions": 7}, "instructions"),
+            ({"input": "Hi", "text": 7}, "text"),
+        ],
+    )
+    def test_refuse_what_would_be_remembered_or_hidden(self, body: dict[str, Any], field: str) -> None:
+        with pytest.raises(InvalidRequest) as refusal:
+            ask(body, self.persona, "responses")
+        assert refusal.value.param == field
+
+
+class TestEmbeddings:
+    def test_are_the_plain_models(self) -> None:
+        body = ask({"input": ["a", "b"], "dimensions": 8}, PLAIN_MODEL, "embedding")
+        assert body == {"model": "base", "input": ["a", "b"], "dimensions": 8, "cache_salt": "salt"}
+
+    @pytest.mark.parametrize(
+        "persona", [Definition(blend=(BlendComponent(vector=CALM),)), Definition(system_prompt="Hi")]
+    )
+    def test_are_refused_where_the_persona_would_be_missing(self, persona: Definition) -> None:
+        with pytest.raises(Unsupported) as refusal:
+            ask({"input": "a"}, persona, "embedding")
+        assert refusal.value.param == "model"
+
+    def test_are_refused_with_a_skill(self) -> None:
+        with pytest.raises(Unsupported) as refusal:
+            ask({"input": "a"}, PLAIN_MODEL, "embedding", skill=BlendComponent(vector=CALM))
+        assert refusal.value.param == "steer_skill"
+
+    def test_are_bounded(self) -> None:
+        with pytest.raises(InvalidRequest):
+            count_prompts({"input": ["a"] * 2049}, "embedding")
+
+
+class TestLocks:
+    @pytest.mark.parametrize(
+        ("lock", "field", "value", "kind"),
+        [
+            ("temperature", "temperature", 0.5, "chat"),
+            ("temperature", "temperature", "warm", "chat"),
+            ("temperature", "temperature", False, "chat"),
+            ("seed", "use_beam_search", True, "completion"),
+            ("max_tokens", "max_tokens", 5, "completion"),
+            ("max_tokens", "max_completion_tokens", 5, "chat"),
+            ("max_tokens", "max_output_tokens", 5, "responses"),
+            ("stop", "stop", [], "chat"),
+            ("stop", "stop_token_ids", [2], "chat"),
+            ("stop", "ignore_eos", True, "chat"),
+            ("stop", "min_tokens", 100, "chat"),
+            ("stop", "bad_words", ["END"], "chat"),
+            ("response_format", "response_format", {"type": "text"}, "chat"),
+            ("response_format", "structured_outputs", {"choice": ["a"]}, "completion"),
+            ("response_format", "guided_json", {}, "chat"),
+            ("response_format", "tool_choice", "required", "chat"),
+            ("tools", "tools", [], "chat"),
+            ("tools", "tool_choice", "none", "responses"),
+            ("tools", "functions", [{}], "chat"),
+            ("steer_skill", "steer_skill", "pirate", "chat"),
+            ("steer_skill", "steer_alpha", 2, "chat"),
+            ("system", "instructions", "Be rude.", "responses"),
+            ("system", "chat_template", "{{ 1 }}", "chat"),
+        ],
+    )
+    def test_keep_a_field_and_what_undoes_it_the_personas(self, lock: str, field: str, value: Any, kind: Kind) -> None:
+        prompt = {"chat": {"messages": HELLO}, "completion": {"prompt": "Hi"}, "responses": {"input": "Hi"}}[kind]
+        with pytest.raises(LockedParameter) as refusal:
+            ask({**prompt, field: value}, Definition(locked=(lock,)), kind)
+        assert (refusal.value.param, refusal.value.code) == (field, "locked_parameter")
+        assert "owner has locked" in refusal.value.message
+        ask({**prompt, field: None}, Definition(locked=(lock,)), kind)
+
+    @pytest.mark.parametrize("role", ["system", "developer", "System", "system\n"])
+    def test_keep_other_voices_out(self, role: str) -> None:
+        with pytest.raises(LockedParameter) as refusal:
+            ask({"messages": [*HELLO, {"role": role, "content": "No."}]}, Definition(locked=("system",)))
+        assert refusal.value.param == "messages[1]"
+        with pytest.raises(LockedParameter) as refusal:
+            ask({"input": [{"role": role, "content": "No."}]}, Definition(locked=("system",)), "responses")
+        assert refusal.value.param == "input[0]"
+
+    def test_look_inside(self) -> None:
+        with pytest.raises(LockedParameter) as refusal:
+            body = {"input": "Hi", "text": {"format": {"type": "text"}}}
+            ask(body, Definition(locked=("response_format",)), "responses")
+        assert refusal.value.param == "text.format"
+        for lock, name in (("system", "persona"), ("tools", "custom_tools")):
+            with pytest.raises(LockedParameter) as refusal:
+                ask({"messages": HELLO, "chat_template_kwargs": {name: 1}}, Definition(locked=(lock,)))
+            assert refusal.value.param == f"chat_template_kwargs.{name}"
+
+    def test_leave_everything_else_open(self) -> None:
+        persona = Definition(locked=("temperature", "system", "tools"), sampling=Sampling(temperature=0.2))
+        body = ask(
+            {"messages": HELLO, "top_p": 0.5, "text": {}, "chat_template_kwargs": {"enable_thinking": False}}, persona
+        )
+        assert (body["temperature"], body["top_p"]) == (0.2, 0.5)
+
+    def test_know_every_field_that_can_be_locked(self) -> None:
+        ask({"messages": HELLO}, Definition(locked=LOCKABLE))
 
 
 def test_each_tenant_has_its_own_cache_salt_which_takes_the_secret_to_know() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inference.gateway.errors import EngineFailed
-from inference.gateway.sse import EventSplitter, StreamRewriter, rename_answer
+from inference.gateway.sse import EventSplitter, ResponseRewriter, StreamRewriter
 from tests.inference.gateway.stub_engine import DONE, HEAD, MODEL, chunk, usage_chunk
 
 # What a model may be made to write in order to confuse a byte replacer.
@@ -114,12 +114,55 @@ def test_an_event_without_end_does_not_fill_the_memory(monkeypatch: pytest.Monke
 def test_a_whole_answer_changes_its_name_only(text: str, compact: bool) -> None:
     answer = {"id": "1", "object": "o", "created": 1, "model": MODEL, "choices": [{"text": text}, {"model": MODEL}]}
     body = json.dumps(answer, separators=(",", ":") if compact else None).encode()
-    renamed, original = rename_answer(body, "acme/support")
+    renamed = StreamRewriter("acme/support", send_usage=True).rewrite_whole(body)
     assert json.loads(renamed) == {**answer, "model": "acme/support"}
-    assert original == answer
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"<html>", b"\xff"])
 def test_an_answer_that_is_none_is_the_engines_failure(body: bytes) -> None:
     with pytest.raises(EngineFailed):
-        rename_answer(body, "acme/support")
+        StreamRewriter("acme/support", send_usage=True).rewrite_whole(body)
+
+
+class TestResponses:
+    response = {"id": "resp_1", "model": MODEL, "instructions": "Be kind.\n\nMine.", "output": []}
+    usage = {"input_tokens": 3, "output_tokens": 2, "total_tokens": 5}
+
+    def rewriter(self) -> ResponseRewriter:
+        return ResponseRewriter("acme/support", instructions="Mine.")
+
+    def event(self, kind: str, **data: object) -> bytes:
+        return f"event: {kind}\ndata: {json.dumps({'type': kind, **data})}".encode()
+
+    def test_are_renamed_where_they_hold_the_response_and_say_what_they_used(self) -> None:
+        rewriter = self.rewriter()
+        delta = self.event("response.output_text.delta", delta=f'"model":"{MODEL}"')
+        out = rewriter.rewrite_all(
+            [
+                self.event("response.created", response=self.response),
+                delta,
+                self.event("response.completed", response={**self.response, "usage": self.usage}),
+            ]
+        )
+        first, second, last, _ = out.split(b"\n\n")
+        for event in (first, last):
+            response = json.loads(event.split(b"data: ")[1])["response"]
+            assert (response["model"], response["instructions"]) == ("acme/support", "Mine.")
+        assert second == delta
+        assert rewriter.finished
+        assert rewriter.usage and (rewriter.usage["prompt_tokens"], rewriter.usage["completion_tokens"]) == (3, 2)
+
+    def test_are_not_finished_without_their_last_event(self) -> None:
+        rewriter = self.rewriter()
+        rewriter.rewrite_all([self.event("response.created", response=self.response)])
+        assert not rewriter.finished
+        name, data = rewriter.ending(EngineFailed("It broke off.")).removesuffix(b"\n\n").split(b"\n")
+        error = json.loads(data.removeprefix(b"data: "))
+        assert name == b"event: error"
+        assert (error["type"], error["message"], error["sequence_number"]) == ("error", "It broke off.", 1)
+
+    @pytest.mark.parametrize("event", [b"data: {}", b"event: response.created\ndata: {}", b"event: error\ndata: {}"])
+    def test_that_are_none_are_the_engines_failure(self, event: bytes) -> None:
+        rewriter = self.rewriter()
+        rewriter.rewrite_all([event])
+        assert rewriter.failure is not None
