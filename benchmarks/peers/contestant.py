@@ -8,7 +8,7 @@ import numpy as np
 from benchmarks.contestant import PROMPT_TOKENS, Contestant
 
 LAYERS = (8, 14, 20)
-STRONG = 10.0  # several times the residual stream, for vectors of independent standard normals
+STRONG = 10.0  # at SmolLM2 one to two times the residual stream, for vectors of independent standard normals
 
 
 class PeerContestant(Contestant):
