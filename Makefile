@@ -12,7 +12,7 @@ TEST_DATABASE_URL ?= postgres://postgres@127.0.0.1:5432/postgres
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run python ports install model triton smoke test test-fast bench-steering bench-gateway bench-gateway-install lint format lock clean
+.PHONY: help run python ports install model triton smoke test test-fast bench-steering bench-peers-install bench-gateway bench-gateway-install lint format openapi lock clean
 
 help: ## list these commands
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-21s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -51,7 +51,10 @@ test: install model triton ## every test: real engine, real browser; the quick o
 test-fast: install ## the tests that need neither an engine nor a browser
 	@$(PY) -m pytest -m $(FAST)
 
-bench-steering: install model ## what steering costs beside stock vLLM and multi-LoRA (QUICK=1: fewer samples)
+bench-peers-install: install ## fetch the other plugins that bench-steering has rows for (220 MB, into var/bench-peers)
+	@$(PY) -m benchmarks.peers
+
+bench-steering: install model ## what steering costs beside stock vLLM, multi-LoRA and peers (QUICK=1: fewer samples)
 	@$(PY) -m benchmarks.steering $(if $(QUICK),--quick)
 
 bench-gateway: install ## what the gateway costs beside a bare relay, LiteLLM and vllm-router (QUICK=1: fewer samples)
@@ -68,6 +71,9 @@ lint: install ## ruff and mypy
 format: install ## let ruff rewrite what it can
 	@$(PY) -m ruff check --fix .
 	@$(PY) -m ruff format .
+
+openapi: install ## write docs/openapi.yaml from the code
+	@$(PY) manage.py write_openapi
 
 lock: install ## compile the locks again after changing requirements*.txt
 	@$(PY) -m deploy.local.lock

@@ -1,17 +1,21 @@
-"""`make bench-steering`: what steering costs, beside stock vLLM and beside multi-LoRA, on this machine.
+"""`make bench-steering`: what steering costs, beside stock vLLM, multi-LoRA and other ways to steer, on this machine.
 
-Engines are loaded side by side and driven in turn: in each round every one of them runs every batch, in an order that
-is turned round from round to round, and a round's figures are compared with one another only. An idle engine keeps
-spinning on its core for a second after its last step, so each turn begins with a pause and an uncounted call.
+Engines are loaded side by side and driven in turn. All that is compared at one batch size follows each other at once,
+in an order that is turned round from round to round, and figures of one round are compared with one another only: the
+machine's pace changes over minutes. An idle engine keeps spinning on its core for a second after its last step, so
+each turn begins with a pause and an uncounted call.
+
+There are two sessions with a stock engine each, because all contestants together don't fit in 24 GB.
 """
 
 import argparse
 import json
+import math
 import os
 import statistics
-import subprocess
 import sys
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,119 +23,195 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import peers
 from benchmarks.adapters import write_adapters
 from benchmarks.contestant import ADAPTERS
+from benchmarks.driver import ROOT, Driven, Stopped, all_cores
 from benchmarks.machine import describe_machine
 from steerguard.bank import SteeringBank
 
-ROOT = Path(__file__).resolve().parent.parent
 MODEL = ROOT / "var" / "models" / "SmolLM2-135M-Instruct"
+ADAPTER_FOLDER = ROOT / "var" / "bench-adapters"
 RESULTS = Path(__file__).parent / "results" / "steering.json"
-PAUSE_S = 2.5
 TOKENS = 64
 BLENDS = (1, 50, 256)  # distinct ones
-ROUNDS, QUICK_ROUNDS = 7, 2
-BATCHES, QUICK_BATCHES = (1, 8, 64, 256), (1, 8, 64)
-LORA_BATCHES = (1, 8, 64)  # at 256 one run of vLLM's CPU LoRA path takes minutes
+LORA = f"lora-{ADAPTERS}"
+REGISTRATIONS = 7
 
-Samples = dict[str, dict[str, list[dict[str, float]]]]  # contestant -> batch -> one entry a round
+Samples = dict[str, dict[str, list[dict[str, float]]]]  # row -> batch -> one entry a round
 
 console = Console(stderr=True)
+STARTED_S = time.monotonic()
 
 
-class Engine:
-    """A contestant's process."""
+@dataclass(frozen=True)
+class Contestant:
+    """An engine, and what is measured of it."""
 
-    def __init__(self, kind: str, folder: Path | None = None) -> None:
-        self.kind = kind
-        self.log = ROOT / "var" / "logs" / f"bench-{kind}.log"
-        self.log.parent.mkdir(parents=True, exist_ok=True)
-        environment = os.environ | {
-            "VLLM_PLUGINS": "steerguard" if kind == "steering" else "",
-            "VLLM_CPU_KVCACHE_SPACE": "2",
-            "HF_HUB_OFFLINE": "1",
-            "VLLM_NO_USAGE_STATS": "1",
-        }
-        command = [sys.executable, "-m", "benchmarks.contestant", str(MODEL), kind, *([str(folder)] if folder else [])]
-        with self.log.open("w") as log:
-            self._process = subprocess.Popen(
-                command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
-            )
+    kind: str
+    variants: dict[str, int]  # row -> distinct blends or adapters
+    batches: tuple[int, ...]
+    askers: int = 0  # personas, or adapters, that ask behind a shared prefix in each round
+    command: list[str] = field(default_factory=list)
+    environment: dict[str, str] = field(default_factory=dict)
+    note: str = ""
+    is_peer: bool = False  # left out, with a line that says so, where it doesn't start or doesn't steer
 
-    def read(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line:
-            raise SystemExit(f"the {self.kind} engine stopped; see {self.log}")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+    def start(self) -> Driven:
+        own = [sys.executable, "-m", "benchmarks.contestant", str(MODEL), self.kind]
+        if self.kind.startswith("lora-"):
+            own.append(str(ADAPTER_FOLDER))
+        plugin = {"VLLM_PLUGINS": "steerguard" if self.kind == "steering" else ""}
+        return Driven(self.kind, self.command or own, plugin | self.environment)
 
-    def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
-        self._process.stdin.flush()
-        return self.read()
 
-    def take_turn(self) -> None:
-        """Lets the engine before come to rest, and this one wake up."""
-        time.sleep(PAUSE_S)
-        self.ask("generate", batch=4, tokens=8, distinct=0)
+@dataclass
+class Session:
+    """What one set of engines is asked, and what came of it."""
 
-    def stop(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+    contestants: list[Contestant]
+    rounds: int
+    repeats: dict[int, int]  # runs of a batch in one turn, of which the median counts
+    until_s: float = math.inf  # no further round is begun that would end later, counted from the start
+    samples: Samples = field(default_factory=dict)
+    shared_prefix: dict[str, dict[str, list[float]]] = field(default_factory=dict)
+    memory: dict[str, dict[str, Any]] = field(default_factory=dict)
+    register_ms: list[float] = field(default_factory=list)
+
+    def run(self) -> None:
+        say(f"loading {', '.join(c.kind for c in self.contestants)} (the first time they compile for some minutes) …")
+        together = [(contestant, contestant.start()) for contestant in self.contestants]
+        engines = [engine for _, engine in together]
         try:
-            self._process.wait(60)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
+            with all_cores(engines):
+                together = [(contestant, engine) for contestant, engine in together if _is_ready(contestant, engine)]
+            for contestant, engine in together:  # warm-up, uncounted: every blend and adapter once
+                engine.take_turn()
+                for distinct in contestant.variants.values():
+                    engine.ask("generate", batch=max(8, min(distinct, ADAPTERS)), tokens=8, distinct=distinct)
+            for index in range(self.rounds):
+                began_s = time.monotonic()
+                self._run_round(index, together if index % 2 == 0 else together[::-1])
+                took_s = time.monotonic() - began_s
+                say(f"round {index + 1} of {self.rounds}: {took_s:.0f} s")
+                if time.monotonic() + took_s - STARTED_S > self.until_s:
+                    break
+            for _, engine in together:
+                if engine.kind == "steering":
+                    engine.take_turn()
+                    answers = [engine.ask("register") for _ in range(REGISTRATIONS)]
+                    self.register_ms = [answer["register_to_first_steered_ms"] for answer in answers]
+                self.memory[engine.kind] = engine.ask("memory")
+        finally:
+            for engine in engines:
+                engine.stop()
+
+    def _run_round(self, index: int, together: list[tuple[Contestant, Driven]]) -> None:
+        for batch in sorted({batch for contestant, _ in together for batch in contestant.batches}):
+            for contestant, engine in together:
+                if batch not in contestant.batches:
+                    continue
+                engine.take_turn()
+                rows = list(contestant.variants.items())
+                for row, distinct in rows if index % 2 == 0 else rows[::-1]:
+                    runs = [
+                        engine.ask("generate", batch=batch, tokens=TOKENS, distinct=distinct)
+                        for _ in range(self.repeats.get(batch, 1))
+                    ]
+                    median = {figure: statistics.median(run[figure] for run in runs) for figure in runs[0]}
+                    self.samples.setdefault(row, {}).setdefault(str(batch), []).append(median)
+        for contestant, engine in together:
+            if count := contestant.askers:
+                engine.take_turn()
+                for figure, values in engine.ask("shared_prefix", first=index * count, count=count).items():
+                    self.shared_prefix.setdefault(contestant.kind, {}).setdefault(figure, []).extend(values)
 
 
-def variants(kind: str) -> dict[str, int]:
-    """What is measured on an engine: name -> distinct blends or adapters."""
-    if kind == "steering":
-        return {"idle": 0, **{f"steered {n}": n for n in BLENDS}}
-    return {kind: ADAPTERS if kind.startswith("lora") else 0}
+def main_session(*, quick: bool) -> Session:
+    steered = {"idle": 0, **{f"steered {n}": n for n in BLENDS}}
+    # At 256, and in the quick run at 64, one batch of vLLM's CPU LoRA path takes minutes.
+    batches, lora_batches = ((1, 8, 64), (1, 8)) if quick else ((1, 8, 64, 256), (1, 8, 64))
+    # Compiling a third engine would take a third of the time that the quick run has.
+    lora_environment = {"BENCH_EAGER": "1"} if quick else {}
+    return Session(
+        contestants=[
+            Contestant("stock", {"stock": 0}, batches),
+            Contestant("steering", steered, batches, askers=8),
+            Contestant(LORA, {LORA: ADAPTERS}, lora_batches, 3, environment=lora_environment),
+        ],
+        rounds=3 if quick else 7,
+        repeats={1: 3, 8: 2} if quick else {1: 3, 8: 3},
+        until_s=285.0 if quick else math.inf,
+    )
 
 
-def batches_of(kind: str, batches: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(b for b in batches if b in LORA_BATCHES) if kind.startswith("lora") else batches
+def peers_session() -> Session:
+    """Those of which a rough figure is enough: they are far away."""
+    contestants = [
+        Contestant("stock", {"stock": 0}, (1, 8, 64)),
+        Contestant("lora-4", {"lora-4": ADAPTERS}, (1, 8, 64)),
+    ]
+    for peer in peers.available():
+        command = peer.command(MODEL)
+        contestants.append(
+            Contestant(
+                peer.kind,
+                peer.variants,
+                peer.batches,
+                command=command,
+                environment=peer.environment,
+                note=peer.note,
+                is_peer=True,
+            )
+        )
+    return Session(contestants=contestants, rounds=3, repeats={1: 3, 8: 3})
 
 
-def run_rounds(engines: list[Engine], rounds: int, batches: tuple[int, ...]) -> Samples:
-    samples: Samples = {}
-    for round_index in range(rounds):
-        turn = engines if round_index % 2 == 0 else engines[::-1]
-        for engine in turn:
-            engine.take_turn()
-            for batch in batches_of(engine.kind, batches):
-                for name, distinct in variants(engine.kind).items():
-                    figures = engine.ask("generate", batch=batch, tokens=TOKENS, distinct=distinct)
-                    samples.setdefault(name, {}).setdefault(str(batch), []).append(figures)
-        console.print(f"round {round_index + 1} of {rounds} done")
-    return samples
+def _is_ready(contestant: Contestant, engine: Driven) -> bool:
+    """Waits for an engine. Raises Stopped, but for a peer."""
+    try:
+        engine.read()
+        effect = engine.ask("effect") if contestant.is_peer else None
+    except Stopped as stopped:
+        if not contestant.is_peer:
+            raise
+        say(f"left out: {stopped}")
+        return False
+    if effect is not None and effect["changed"] <= effect["changed_unsteered"]:
+        say(f"left out: {engine.kind} didn't steer")
+        return False
+    say(f"{engine.kind} is ready")
+    return True
 
 
-def ratio(samples: Samples, one: str, other: str, batch: str, figure: str) -> float:
-    """Median over rounds of one contestant's figure over another's in the same round."""
+def say(text: str) -> None:
+    console.print(f"{time.monotonic() - STARTED_S:5.0f} s  {text}", soft_wrap=True)
+
+
+def ratios(samples: Samples, one: str, other: str, batch: str, figure: str) -> list[float]:
+    """One row's figure over another's, round by round."""
     pairs = zip(samples[one][batch], samples[other][batch], strict=True)
-    return statistics.median(a[figure] / b[figure] for a, b in pairs)
+    return [a[figure] / b[figure] for a, b in pairs]
 
 
-def summarize(samples: Samples, extra: dict[str, Any]) -> dict[str, Any]:
-    batches = list(samples["stock"])
+def summarize(session: Session) -> dict[str, Any]:
+    samples, speed = session.samples, "tokens_per_s"
     steered = [f"steered {n}" for n in BLENDS]
-    speed = "tokens_per_s"
-    lora = f"lora-{ADAPTERS}"
+
+    def ratio(one: str, other: str, batch: str, figure: str = speed) -> float:
+        return statistics.median(ratios(samples, one, other, batch, figure))
+
+    batches = list(samples["stock"])
+    first_token_ms = {kind: statistics.median(told["ttft_ms"]) for kind, told in session.shared_prefix.items()}
     return {
-        "idle_over_stock": {b: ratio(samples, "idle", "stock", b, speed) for b in batches},
-        "steered_over_stock": {b: min(ratio(samples, s, "stock", b, speed) for s in steered) for b in batches},
-        "distinct256_over_1": {b: ratio(samples, "steered 256", "steered 1", b, speed) for b in batches},
-        "steering50_over_lora50": {b: ratio(samples, "steered 50", lora, b, speed) for b in samples.get(lora, {})},
-        "ttft_over_stock": {b: max(ratio(samples, s, "stock", b, "ttft_ms") for s in steered) for b in batches},
+        "idle_over_stock": {b: ratio("idle", "stock", b) for b in batches},
+        "steered_over_stock": {b: min(ratio(s, "stock", b) for s in steered) for b in batches},
+        "distinct256_over_1": {b: ratio("steered 256", "steered 1", b) for b in batches},
+        "steering50_over_lora50": {b: ratio("steered 50", LORA, b) for b in samples[LORA]},
+        "ttft_over_stock": {b: max(ratio(s, "stock", b, "ttft_ms") for s in steered) for b in batches},
         "bytes_50_vectors_llama8b": bytes_of_50_vectors(),
-        "register_to_first_steered_ms": statistics.median(extra["register_ms"]),
-        "shared_prefix_ttft_over_lora": statistics.median(extra["shared_prefix"]["steering"]["ttft_ms"])
-        / statistics.median(extra["shared_prefix"][lora]["ttft_ms"]),
+        "register_to_first_steered_ms": statistics.median(session.register_ms),
+        "shared_prefix_ttft_over_lora": first_token_ms["steering"] / first_token_ms[LORA],
     }
 
 
@@ -153,80 +233,77 @@ def bytes_of_50_vectors() -> int:
     return sum(t.untyped_storage().nbytes() for t in (bank.bank, bank.slots, bank.row_of_token))
 
 
-def print_table(samples: Samples, memory: dict[str, Any]) -> None:
-    table = Table(title=f"SmolLM2-135M, bf16, compiled, {TOKENS} tokens out; medians, and spread over rounds")
+def print_table(session: Session, title: str) -> None:
+    table = Table(title=title)
     for column in ("", "batch", "tok/s", "over stock", "TTFT ms", "inter-token ms"):
         table.add_column(column, justify="left" if not column else "right")
-    for name, by_batch in samples.items():
+    for row, by_batch in session.samples.items():
         for batch, figures in by_batch.items():
-            over = [
-                a["tokens_per_s"] / b["tokens_per_s"] for a, b in zip(figures, samples["stock"][batch], strict=True)
-            ]
+            over = ratios(session.samples, row, "stock", batch, "tokens_per_s")
             table.add_row(
-                name,
+                row,
                 batch,
                 f"{statistics.median(f['tokens_per_s'] for f in figures):.0f}",
                 f"{statistics.median(over):.3f} ({min(over):.2f}–{max(over):.2f})",
                 f"{statistics.median(f['ttft_ms'] for f in figures):.1f}",
                 f"{statistics.median(f['inter_token_ms'] for f in figures):.2f}",
             )
-    Console().print(table)
-    base = memory["stock"]["resident_bytes"]
-    for kind, held in memory.items():
-        own = f", {held['steering_bytes'] / 2**20:.1f} MiB of it buffers" if held["steering_bytes"] else ""
-        Console().print(f"{kind}: resident {(held['resident_bytes'] - base) / 2**20:+.0f} MiB over stock{own}")
+    console = Console()
+    console.print(table)
+    for contestant in session.contestants:
+        if contestant.note:
+            console.print(f"{contestant.kind}: {contestant.note}")
+    for kind, told in session.shared_prefix.items():
+        first_token_ms, hits = statistics.median(told["ttft_ms"]), statistics.mean(told["cache_hit_rate"])
+        console.print(f"{kind}: first token behind the shared prefix {first_token_ms:.0f} ms, cache hits {hits:.0%}")
+    base = session.memory["stock"]["resident_bytes"]
+    for kind, held in session.memory.items():
+        own = f", {held['steering_bytes'] / 2**20:.1f} MiB of it buffers" if held.get("steering_bytes") else ""
+        console.print(f"{kind}: resident {(held['resident_bytes'] - base) / 2**20:+.0f} MiB over stock{own}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer rounds and batches, no 4-slot adapters")
-    quick = parser.parse_args().quick
+    parser.add_argument("--quick", action="store_true", help="the same table from fewer samples, without peers")
+    parser.add_argument("--only-peers", action="store_true", help="measure the peers, beside the figures there are")
+    arguments = parser.parse_args()
+    quick = arguments.quick
     if not MODEL.exists():
         raise SystemExit("no demo model: run `make model` first")
     machine = describe_machine()
-    folder = ROOT / "var" / "bench-adapters"
-    write_adapters(MODEL, folder, ADAPTERS)
-    console.print("loading the engines (compiling takes a minute or two the first time) …")
-    engines = [Engine("stock"), Engine("steering"), Engine(f"lora-{ADAPTERS}", folder)]
+    write_adapters(MODEL, ADAPTER_FOLDER, ADAPTERS)
+    result: dict[str, Any]
+    if arguments.only_peers:
+        result = json.loads(RESULTS.read_text())
+    else:
+        main_run = main_session(quick=quick)
+        main_run.run()
+        result = {"machine": machine, "quick": quick, "model": MODEL.name, "tokens": TOKENS}
+        result |= {"summary": summarize(main_run), **_as_json(main_run)}
+        _write(result)
+        print_table(main_run, f"SmolLM2-135M, bf16, compiled, {TOKENS} tokens out; medians, and spread over rounds")
     if not quick:
-        engines.append(Engine("lora-4", folder))
-    try:
-        for engine in engines:
-            engine.read()
-            console.print(f"{engine.kind} is ready")
-        batches = QUICK_BATCHES if quick else BATCHES
-        for engine in engines:  # warm-up, uncounted
-            engine.take_turn()
-            for distinct in variants(engine.kind).values():
-                engine.ask("generate", batch=8, tokens=16, distinct=distinct)
-        samples = run_rounds(engines, QUICK_ROUNDS if quick else ROUNDS, batches)
-        extra: dict[str, Any] = {"shared_prefix": {}}
-        for engine in engines:
-            if engine.kind in ("steering", f"lora-{ADAPTERS}"):
-                engine.take_turn()
-                extra["shared_prefix"][engine.kind] = engine.ask("shared_prefix")
-        engines[1].take_turn()
-        extra["register_ms"] = [engines[1].ask("register")["register_to_first_steered_ms"] for _ in range(7)]
-        memory = {engine.kind: engine.ask("memory") for engine in engines}
-    finally:
-        for engine in engines:
-            engine.stop()
-    summary = summarize(samples, extra)
-    print_table(samples, memory)
-    Console().print_json(json.dumps(summary))
-    result = {
-        "machine": machine,
-        "quick": quick,
-        "model": MODEL.name,
-        "tokens": TOKENS,
-        "summary": summary,
-        "memory": memory,
-        **extra,
-        "samples": samples,
+        others = peers_session()
+        others.run()
+        _write(result | {"peers": {"machine": machine, **_as_json(others)}})
+        print_table(others, "Other ways, in a session with a stock engine of its own")
+    Console().print_json(json.dumps(result["summary"]))
+    say(f"written to {RESULTS.relative_to(ROOT)}; load average at the end {os.getloadavg()[0]:.1f}")
+
+
+def _as_json(session: Session) -> dict[str, Any]:
+    return {
+        "contestants": {c.kind: {"note": c.note, "environment": c.environment} for c in session.contestants},
+        "memory": session.memory,
+        "shared_prefix": session.shared_prefix,
+        "register_ms": session.register_ms,
+        "samples": session.samples,
     }
+
+
+def _write(result: dict[str, Any]) -> None:
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(result, indent=1) + "\n")
-    console.print(f"written to {RESULTS.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":
