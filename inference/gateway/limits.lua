@@ -11,7 +11,7 @@
 --   :held                a lease per request that runs, by when it ends: request:tokens:day:month, 0 for no day's
 
 local PREFIX = 'steerguard:limits:'
--- A second's amount is dropped when the last moment of that second is a minute ago: no 60 s ever hold more than a limit.
+-- A second's amount goes when the last moment of that second is a minute ago: no 60 s ever hold more than a limit.
 local WINDOW_S = 61
 local SAID_MS = 20000
 local TTL_MS = 2 * 86400 * 1000
@@ -32,12 +32,11 @@ if not now_ms then
 end
 local second = math.floor(now_ms / 1000)
 
--- What is in the window now: its sum, its oldest and its last second (false when it is empty).
-local function window(key, kind)
-  local known = redis.call('HMGET', key, kind .. 'n', kind .. 'o', kind .. 'l')
-  local sum, oldest, last = tonumber(known[1]) or 0, tonumber(known[2]), tonumber(known[3])
+-- What is in the window now, of what a subject's hash says: its sum, its oldest and its last second (none when empty).
+local function window(key, kind, sum, oldest, last)
+  sum, oldest, last = tonumber(sum) or 0, tonumber(oldest), tonumber(last)
   if not oldest or oldest > second - WINDOW_S then
-    return sum, oldest, last
+    return { kind = kind, sum = sum, oldest = oldest, last = last }
   end
   local over = math.min(last, second - WINDOW_S)
   local names = {}
@@ -50,16 +49,16 @@ local function window(key, kind)
   redis.call('HDEL', key, unpack(names))
   if over == last then
     redis.call('HDEL', key, kind .. 'n', kind .. 'o', kind .. 'l')
-    return 0, false, false
+    return { kind = kind, sum = 0 }
   end
   redis.call('HSET', key, kind .. 'n', sum, kind .. 'o', over + 1)
-  return sum, over + 1, last
+  return { kind = kind, sum = sum, oldest = over + 1, last = last }
 end
 
 -- How long until the window has let go of `amount`, in ms.
-local function wait_ms(key, kind, amount, oldest, last)
-  for at = oldest, last do
-    amount = amount - (tonumber(redis.call('HGET', key, kind .. at)) or 0)
+local function wait_ms(key, seen, amount)
+  for at = seen.oldest, seen.last do
+    amount = amount - (tonumber(redis.call('HGET', key, seen.kind .. at)) or 0)
     if amount <= 0 then
       return (at + WINDOW_S) * 1000 - now_ms
     end
@@ -67,12 +66,10 @@ local function wait_ms(key, kind, amount, oldest, last)
   return WINDOW_S * 1000
 end
 
-local function add(key, kind, amount)
-  local known = redis.call('HMGET', key, kind .. 'o', kind .. 'l')
-  local at = math.max(second, tonumber(known[2]) or second)
+local function add(key, seen, amount)
+  local kind, at = seen.kind, math.max(second, seen.last or second)
   redis.call('HINCRBY', key, kind .. at, amount)
-  redis.call('HINCRBY', key, kind .. 'n', amount)
-  redis.call('HSET', key, kind .. 'o', tonumber(known[1]) or at, kind .. 'l', at)
+  redis.call('HSET', key, kind .. 'n', seen.sum + amount, kind .. 'o', seen.oldest or at, kind .. 'l', at)
 end
 
 -- Correct what a second holds; nothing where the window has moved past it.
@@ -83,11 +80,17 @@ local function correct(key, kind, at, amount)
   end
 end
 
+-- Correct a day's and a month's tokens, where they are those that are being counted.
 local function correct_periods(key, day, month, amount)
-  for kind, number in pairs({ d = day, m = month }) do
-    if number > 0 and tonumber(redis.call('HGET', key, kind)) == number then
-      redis.call('HINCRBY', key, kind .. 'n', amount)
-    end
+  if day == 0 and month == 0 then
+    return
+  end
+  local known = redis.call('HMGET', key, 'd', 'm')
+  if day > 0 and tonumber(known[1]) == day then
+    redis.call('HINCRBY', key, 'dn', amount)
+  end
+  if month > 0 and tonumber(known[2]) == month then
+    redis.call('HINCRBY', key, 'mn', amount)
   end
 end
 
@@ -133,10 +136,9 @@ for _, item in ipairs(batch.renew) do
 end
 
 -- A subject's day's or month's tokens; nil when nobody has said yet what it began with.
-local function period(key, kind, number, begun_with)
-  local known = redis.call('HMGET', key, kind, kind .. 'n')
-  if (tonumber(known[1]) or 0) >= number then
-    return tonumber(known[2])
+local function period(key, kind, number, known, used, begun_with)
+  if (tonumber(known) or 0) >= number then
+    return tonumber(used)
   end
   if begun_with < 0 then
     return nil
@@ -146,16 +148,20 @@ local function period(key, kind, number, begun_with)
   return begun_with
 end
 
+-- Whether a subject's limits let the request in: a refusal, or nil, and what is left of its minute.
 local function examine(index, subject, tokens)
   local name, per_minute, tokens_per_minute, concurrent, per_day, per_month, day_began, month_began = unpack(subject)
   local key = PREFIX .. name
-  local worst, seen = nil, { -1, 0, -1, 0 }
+  local worst
 
-  local function check(limit, maximum, used, amount, wait)
+  local function check(limit, maximum, used, amount, wait, ...)
     if used + amount <= maximum then
       return
     end
-    local ms = amount > maximum and -1 or wait()
+    local ms = -1
+    if amount <= maximum then
+      ms = type(wait) == 'function' and wait(...) or wait
+    end
     if not worst or ms < 0 or (worst[4] >= 0 and ms > worst[4]) then
       worst = { 0, index, limit, ms, used }
     end
@@ -164,48 +170,57 @@ local function examine(index, subject, tokens)
   if concurrent > 0 or per_day > 0 or per_month > 0 then
     drop_ended_leases(key)
   end
+  local known = redis.call('HMGET', key, 'rn', 'ro', 'rl', 'tn', 'to', 'tl', 'd', 'dn', 'm', 'mn')
   if concurrent > 0 then
-    check(3, concurrent, redis.call('ZCARD', key .. ':held'), 1, function() return 1000 end)
-  end
-  for limit, setting in pairs({ [4] = { per_day, 'd', batch.day, day_began, batch.day_rest_ms },
-                                [5] = { per_month, 'm', batch.month, month_began, batch.month_rest_ms } }) do
-    if setting[1] > 0 then
-      local used = period(key, setting[2], setting[3], setting[4])
-      if not used then
-        return { 2, index }
-      end
-      check(limit, setting[1], used, tokens, function() return setting[5] end)
-    end
-  end
-  for limit, setting in ipairs({ { per_minute, 'r', 1 }, { tokens_per_minute, 't', tokens } }) do
-    local maximum, kind, amount = unpack(setting)
-    if maximum > 0 then
-      local sum, oldest, last = window(key, kind)
-      check(limit, maximum, sum, amount, function()
-        return wait_ms(key, kind, sum + amount - maximum, oldest, last)
-      end)
-      seen[2 * limit - 1] = math.max(0, maximum - sum)
-      seen[2 * limit] = last and (last + WINDOW_S) * 1000 - now_ms or 0
-    end
-  end
-  return worst, seen
-end
-
-local function take(subject, lease, tokens, seen)
-  local name, per_minute, tokens_per_minute, concurrent, per_day, per_month = unpack(subject)
-  local key = PREFIX .. name
-  if per_minute > 0 then
-    add(key, 'r', 1)
-    seen[1], seen[2] = seen[1] - 1, (second + WINDOW_S) * 1000 - now_ms
-  end
-  if tokens_per_minute > 0 then
-    add(key, 't', tokens)
-    seen[3], seen[4] = seen[3] - tokens, (second + WINDOW_S) * 1000 - now_ms
+    check(3, concurrent, redis.call('ZCARD', key .. ':held'), 1, 1000)
   end
   if per_day > 0 then
-    redis.call('HINCRBY', key, 'dn', tokens)
+    local used = period(key, 'd', batch.day, known[7], known[8], day_began)
+    if not used then
+      return { 2, index }
+    end
+    check(4, per_day, used, tokens, batch.day_rest_ms)
   end
   if per_month > 0 then
+    local used = period(key, 'm', batch.month, known[9], known[10], month_began)
+    if not used then
+      return { 2, index }
+    end
+    check(5, per_month, used, tokens, batch.month_rest_ms)
+  end
+  local state, left = { key = key }, { -1, 0, -1, 0 }
+  if per_minute > 0 then
+    local seen = window(key, 'r', known[1], known[2], known[3])
+    check(1, per_minute, seen.sum, 1, wait_ms, key, seen, seen.sum + 1 - per_minute)
+    left[1] = math.max(0, per_minute - seen.sum)
+    left[2] = seen.last and (seen.last + WINDOW_S) * 1000 - now_ms or 0
+    state.requests = seen
+  end
+  if tokens_per_minute > 0 then
+    local seen = window(key, 't', known[4], known[5], known[6])
+    check(2, tokens_per_minute, seen.sum, tokens, wait_ms, key, seen, seen.sum + tokens - tokens_per_minute)
+    left[3] = math.max(0, tokens_per_minute - seen.sum)
+    left[4] = seen.last and (seen.last + WINDOW_S) * 1000 - now_ms or 0
+    state.tokens = seen
+  end
+  state.counts_day, state.counts_month = per_day > 0, per_month > 0
+  return worst, left, state
+end
+
+local function take(state, lease, tokens, left)
+  local key = state.key
+  if state.requests then
+    add(key, state.requests, 1)
+    left[1], left[2] = left[1] - 1, (second + WINDOW_S) * 1000 - now_ms
+  end
+  if state.tokens then
+    add(key, state.tokens, tokens)
+    left[3], left[4] = left[3] - tokens, (second + WINDOW_S) * 1000 - now_ms
+  end
+  if state.counts_day then
+    redis.call('HINCRBY', key, 'dn', tokens)
+  end
+  if state.counts_month then
     redis.call('HINCRBY', key, 'mn', tokens)
   end
   if lease ~= '' then
@@ -216,25 +231,25 @@ local function take(subject, lease, tokens, seen)
 end
 
 local function admit(tokens, subjects)
-  local worst, seen = nil, {}
+  local worst, left, states = nil, {}, {}
   for index, subject in ipairs(subjects) do
-    local refusal, left = examine(index, subject[1], tokens)
+    local refusal
+    refusal, left[index], states[index] = examine(index, subject[1], tokens)
     if refusal and refusal[1] == 2 then
       return refusal
     end
-    seen[index] = left
     if refusal and (not worst or refusal[4] < 0 or (worst[4] >= 0 and refusal[4] > worst[4])) then
       worst = refusal
     end
   end
   if worst then
-    worst[6] = seen
+    worst[6] = left
     return worst
   end
   for index, subject in ipairs(subjects) do
-    take(subject[1], subject[2], tokens, seen[index])
+    take(states[index], subject[2], tokens, left[index])
   end
-  return { 1, seen }
+  return { 1, left }
 end
 
 local results = {}

@@ -129,6 +129,7 @@ class Limiter:
         self._settlements: deque[list[Any]] = deque(maxlen=MAX_UNSETTLED)
         self._unsent: deque[tuple[str, list[list[Any]]]] = deque(maxlen=MAX_UNSETTLED // MAX_BATCH)
         self._held: dict[str, list[list[str]]] = {}  # leases that run, by request
+        self._reading: dict[str, asyncio.Future[tuple[int, int]]] = {}
         self._due: deque[str] = deque()  # requests whose leases are to be renewed
         self._committing: asyncio.Task[None] | None = None
         self._settling: asyncio.TimerHandle | None = None
@@ -172,13 +173,21 @@ class Limiter:
                 break
             # Valkey has not counted this day or month of the subject's yet: the database knows what is used of it.
             subject = subjects[result[1] - 1]
-            began[subject.name] = await self._spent(subject.tenant, subject.prefix, now)
+            began[subject.name] = await self._spent_by(subject, now)
         if result[0] == 0:
             _, index, limit, wait_ms, used, seen = result
             raise _refusal(subjects[index - 1], limit, wait_ms, used, tokens, _headers(subjects, seen))
         if any(leases):
             self._hold(request, subjects, leases)
         return Grant(_headers(subjects, result[1]), tokens, second, subjects, leases)
+
+    async def _spent_by(self, subject: _Subject, now: datetime) -> tuple[int, int]:
+        """What the database says, asked once for all who want to know it now."""
+        if (reading := self._reading.get(subject.name)) is None:
+            reading = asyncio.ensure_future(self._spent(subject.tenant, subject.prefix, now))
+            self._reading[subject.name] = reading
+            reading.add_done_callback(lambda _: self._reading.pop(subject.name, None))
+        return await asyncio.shield(reading)
 
     def settle(self, grant: Grant, tokens: int, *, counts: bool = True) -> None:
         """Put the `tokens` that were used in the place of those that `grant` reserved; returns at once.

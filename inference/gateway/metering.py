@@ -110,6 +110,7 @@ class Admission:
         self._day = ""
         self._usage: Mapping[str, Any] | None = None
         self._followed: Followed | None = None
+        self._answered = False
         self._failed = False
 
     async def __aenter__(self) -> Admission:
@@ -125,8 +126,9 @@ class Admission:
 
     def settle(self, usage: Mapping[str, Any] | None, *, failed: bool = False) -> None:
         """What the engine says was used; `failed` for a stream that broke off."""
-        self._usage = usage if usage is not None else self._usage
-        self._failed = self._failed or failed
+        self._usage = usage
+        self._failed = failed
+        self._answered = not failed
 
     def follow(self, stream: Followed) -> None:
         """Take the usage from `stream`, or from what was sent of it when that is all there is."""
@@ -154,7 +156,7 @@ class Admission:
         elif followed is not None and followed.events > 1:
             # The first event of a chat holds no token; every other holds at least one.
             amounts = Amounts(prompt_tokens=estimate_prompt(self._body), completion_tokens=followed.events - 1)
-        elif is_gone:
+        elif is_gone or self._answered:
             amounts = Amounts(prompt_tokens=estimate_prompt(self._body))
         else:
             amounts = Amounts()

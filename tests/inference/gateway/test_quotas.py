@@ -5,6 +5,7 @@ import json
 import threading
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import httpx
@@ -15,7 +16,7 @@ import redis
 from inference.gateway.ask import stream_answer
 from inference.gateway.errors import LimitReached
 from inference.gateway.metering import TEMPLATE_TOKENS, bound_of_answer, estimate_prompt
-from inference.gateway.runtime import _runtimes, close_runtime
+from inference.gateway.runtime import Runtime, _runtimes, close_runtime
 from inference.models import UsageDay
 from inference.usage import move_usage
 from personas import services
@@ -58,10 +59,12 @@ def limit(tenant: Tenant, **limits: int | None) -> None:
     """Set limits and wait until every gateway here has heard of them."""
     services.update_tenant(tenant=tenant, limits=limits)
     for opening in list(_runtimes.values()):
-        known = opening.result().live
-        eventually(
-            lambda known=known: limits.items() <= asdict(known.current.tenants[tenant.slug].limits).items()  # type: ignore[misc]
-        )
+        eventually(partial(_knows, opening.result(), tenant.slug, limits))
+
+
+def _knows(runtime: Runtime, tenant: str, limits: dict[str, int | None]) -> bool:
+    known = runtime.live.current.tenants.get(tenant)
+    return known is not None and limits.items() <= asdict(known.limits).items()
 
 
 def post(gateway: Gateway, key: str, **body: Any) -> httpx.Response:
