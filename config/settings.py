@@ -178,7 +178,7 @@ REST_FRAMEWORK = {
     "DEFAULT_RENDERER_CLASSES": ["personas.api.parsing.ApiJsonRenderer"],
     "DEFAULT_PARSER_CLASSES": ["personas.api.parsing.StrictJsonParser"],
     "DEFAULT_CONTENT_NEGOTIATION_CLASS": "personas.api.parsing.OneFormat",
-    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_SCHEMA_CLASS": "personas.api.openapi.ApiSchema",
     "EXCEPTION_HANDLER": "personas.api.problems.answer_failure",
 }
 SPECTACULAR_SETTINGS = {

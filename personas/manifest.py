@@ -17,7 +17,7 @@ written by personas/services.py, like everybody's changes.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -68,24 +68,30 @@ class WantedPersona:
     def definition(self, find_skill: FindSkill) -> dict[str, Any]:
         """The definition's JSON (personas/definition.py). Raises InvalidDefinition for a skill that isn't there."""
         problems: list[Problem] = []
-        blend = []
-        exact = isinstance(self.blend, Sequence)
-        for index, said in enumerate(self.blend if exact else [{"skill": skill} for skill in self.blend]):
+        blend: list[dict[str, Any]] = []
+        for place, said, times in self._components():
             component = dict(said)
             if "skill" in component:
                 vector = find_skill(component["skill"])
                 if vector is None:
-                    place = f"blend[{index}].skill" if exact else "blend"
                     problems.append(Problem(place, "a skill that the tenant may use", component["skill"]))
                     continue
                 component["vector"] = vector.digest
                 component.setdefault("positions", vector.recommended_positions)
-                times = 1.0 if isinstance(self.blend, Sequence) else self.blend[vector_skill(said)]
                 component.setdefault("alpha", round(times * (vector.recommended_alpha or 1.0), 3))
             blend.append(component)
         if problems:
             raise InvalidDefinition(problems)
         return {"blend": blend, **self.rest}
+
+    def _components(self) -> Iterator[tuple[str, Mapping[str, Any], float]]:
+        """Where each is said, what is said, and times its recommended strength."""
+        if isinstance(self.blend, Mapping):
+            for skill, times in self.blend.items():
+                yield f"blend.{skill}", {"skill": skill}, times
+        else:
+            for index, component in enumerate(self.blend):
+                yield f"blend[{index}].skill", component, 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,11 +261,6 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _represent_text)
 
 
-def vector_skill(component: Mapping[str, Any]) -> str:
-    """The skill that a component names."""
-    return str(component["skill"])
-
-
 def _read_personas(items: Field, sampling: Mapping[str, Any], tenant: str) -> tuple[WantedPersona, ...]:
     wanted = []
     seen: set[str] = set()
@@ -296,7 +297,7 @@ def _read_blend(item: Field) -> Mapping[str, float] | list[Mapping[str, Any]]:
                 item.refuse("skills, each with a number: how many times its recommended strength")
                 return {}
         return item.value
-    components = []
+    components: list[Mapping[str, Any]] = []
     for part in item.items(1_000):
         fields = part.parts(_EXACT_FIELDS)
         if fields["skill"].given == fields["vector"].given:

@@ -89,7 +89,7 @@ class EngineView(ApiView):
         body=shapes.EngineChanges,
         returns=shapes.OperatedEngineShape,
         failures=[404],
-        description="A change of address, key or expected model puts the engine into service and has it looked at anew.",
+        description="A change of address, key or model puts the engine into service and has it looked at anew.",
         example={"enabled": False},
         answer=ENGINE_EXAMPLE,
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiResponse, extend_schema
+from drf_spectacular.utils import OpenApiExample, OpenApiParameter, OpenApiResponse, extend_schema, inline_serializer
 from rest_framework import serializers
 
 from personas.api.fields import Input
@@ -43,7 +43,7 @@ class ProblemShape(serializers.Serializer[Any]):
     title = serializers.CharField()
     status = serializers.IntegerField()
     detail = serializers.CharField()
-    errors = ErrorItemShape(many=True, required=False)
+    errors = ErrorItemShape(many=True, required=False)  # type: ignore[assignment]  # a field, not what is wrong
 
 
 IDEMPOTENCY_KEY = OpenApiParameter(
@@ -96,6 +96,8 @@ def operation(
     for code in (status,) if isinstance(status, int) else status:
         if returns is None:
             responses[code] = OpenApiResponse(description="Done.")
+        elif isinstance(returns, serializers.ListSerializer):
+            responses[code] = OpenApiResponse(_page_of(returns), description="A page")
         else:
             responses[(code, media_type)] = OpenApiResponse(returns, description="")
     if unchanged:
@@ -116,3 +118,17 @@ def operation(
         parameters=given,
         examples=examples,
     )
+
+
+def _page_of(rows: serializers.ListSerializer[Any]) -> serializers.Serializer[Any]:
+    """What personas/api/pagination.py makes of a list."""
+    assert rows.child is not None
+    shape: serializers.Serializer[Any] = inline_serializer(
+        f"{type(rows.child).__name__.removesuffix('Shape')}Page",
+        {
+            "next": serializers.URLField(allow_null=True, help_text="The next page; null on the last"),
+            "previous": serializers.URLField(allow_null=True),
+            "results": type(rows.child)(many=True),
+        },
+    )
+    return shape

@@ -41,12 +41,12 @@ class Pages(CursorPagination):
         except Exception:
             raise _no_cursor(text) from None
         if text and (
-            cursor is None or not 0 <= cursor.offset <= MAX_OFFSET or UNSTORABLE.search(cursor.position or "")
+            cursor is None or not 0 <= cursor.offset <= MAX_OFFSET or UNSTORABLE.search(str(cursor.position or ""))
         ):
             raise _no_cursor(text)
         return cursor
 
-    def paginate_queryset(self, queryset: QuerySet[Any], request: Request, view: Any = None) -> list[Any] | None:
+    def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any] | None:
         try:
             return super().paginate_queryset(queryset, request, view)
         except (ValidationError, ValueError, TypeError, OverflowError):

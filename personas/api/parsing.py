@@ -66,9 +66,7 @@ class YamlTextParser(BaseParser):
 
     media_type = "application/yaml"
 
-    def parse(
-        self, stream: Any, media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
-    ) -> bytes:
+    def parse(self, stream: Any, media_type: str | None = None, parser_context: Mapping[str, Any] | None = None) -> Any:
         return read_bounded(stream, MAX_JSON_BYTES)
 
 

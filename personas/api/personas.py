@@ -10,7 +10,6 @@ from django.db import transaction
 from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 from drf_spectacular.types import OpenApiTypes
-from rest_framework.parsers import BaseParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -345,7 +344,7 @@ class ApplyView(TenantView):
     """Bringing a tenant's personas to what a YAML file says."""
 
     roles: ClassVar = {"POST": Role.EDITOR}
-    parser_classes: ClassVar[list[type[BaseParser]]] = [YamlTextParser]
+    parser_classes = [YamlTextParser]
 
     @operation(
         "apply_personas",

@@ -8,7 +8,6 @@ from django.db.models import Q
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from personas.api.definition_schema import DEFINITION
 from personas.api.fields import MAX_LIMIT, Flag, Input, ListQuery, Number, Ordering, QueryFlag, Text, Whole
 from personas.models import (
     LIMIT_NAMES,
@@ -33,7 +32,7 @@ class Slug(Text):
         super().__init__(max_length=63, **kwargs)
 
 
-@extend_schema_field(DEFINITION)
+@extend_schema_field({"$ref": "#/components/schemas/Definition"})
 class DefinitionField(serializers.JSONField):
     """A persona's definition; personas/definition.py reads and checks it."""
 
@@ -348,7 +347,7 @@ class VectorShape(serializers.Serializer[SteeringVector]):
     norms = serializers.DictField(child=serializers.FloatField(), help_text="L2 norm by block")
     recommended_alpha = serializers.FloatField(allow_null=True)
     recommended_positions = serializers.ChoiceField(choices=Positions.choices)
-    source = serializers.DictField(help_text="Where it was made, and how")
+    source = serializers.DictField(help_text="Where it was made, and how")  # type: ignore[assignment]
     created_at = serializers.DateTimeField()
 
     def get_is_shared(self, vector: SteeringVector) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from django.core.files.uploadedfile import UploadedFile
 from django.db.models import OuterRef, QuerySet, Subquery
-from django.http import HttpResponse
+from django.http import HttpResponse, QueryDict
 from django.http.response import HttpResponseBase
 from drf_spectacular.types import OpenApiTypes
 from rest_framework.exceptions import NotFound, PermissionDenied
@@ -50,7 +50,7 @@ class FileParser(BaseParser):
 
     media_type = SAFETENSORS
 
-    def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> bytes:
+    def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> Any:
         return read_bounded(stream, MAX_VECTOR_BYTES)
 
 
@@ -90,7 +90,7 @@ class VectorsView(VectorView):
     """The vectors that a tenant may use."""
 
     roles: ClassVar = {"GET": Role.VIEWER, "POST": Role.EDITOR}
-    parser_classes: ClassVar[list[type[BaseParser]]] = [FileParser, BoundedFormParser]
+    parser_classes = [FileParser, BoundedFormParser]
 
     @operation(
         "list_vectors",
@@ -122,7 +122,7 @@ class VectorsView(VectorView):
         if isinstance(request.data, bytes):
             said, data = self.query(shapes.VectorSaid), request.data
         else:
-            form = request.data.dict()
+            form = cast(QueryDict, request.data).dict()
             said = checked(shapes.VectorForm(data=form), form)
             file: UploadedFile[Any] = said.pop("file")
             data = read_bounded(file, MAX_VECTOR_BYTES)
@@ -139,7 +139,7 @@ class VectorDetailView(VectorView):
     """One vector."""
 
     roles: ClassVar = {"GET": Role.VIEWER, "PATCH": Role.EDITOR, "DELETE": Role.EDITOR}
-    parser_classes: ClassVar[list[type[BaseParser]]] = [StrictJsonParser]
+    parser_classes = [StrictJsonParser]
 
     @operation(
         "get_vector", "A vector", tag="vectors", returns=shapes.VectorShape, failures=[404], answer=VECTOR_EXAMPLE

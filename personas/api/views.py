@@ -31,7 +31,7 @@ from personas.models import Tenant
 class ApiView(APIView):
     """A view for whoever has proven who they are."""
 
-    http_method_names: ClassVar = ["get", "head", "post", "put", "patch", "delete"]
+    http_method_names = ["get", "head", "post", "put", "patch", "delete"]
     answers_with_secret: ClassVar[bool] = False
     """A POST's answer is shown once and never stored."""
 
