@@ -48,7 +48,7 @@ class Process:
     def __init__(
         self,
         name: str,
-        command: Sequence[str | Path],
+        command: Sequence[str],
         *,
         environment: Mapping[str, str | None] | None = None,
         served: bool = True,
@@ -119,7 +119,7 @@ class Contestant:
 
     def await_answer(self) -> None:
         """Until it gives the answer of a persona."""
-        body = {"model": self.models[0], "messages": [{"role": "user", "content": "Hello"}]}
+        body: Any = {"model": self.models[0], "messages": [{"role": "user", "content": "Hello"}]}
         headers = {"authorization": f"Bearer {self.keys[0]}"}
         deadline_s = time.monotonic() + START_TIMEOUT_S
         said = "nothing"
@@ -218,7 +218,7 @@ def start_litellm(port: int, stub_url: str) -> Contestant:
     ]
     config = LITELLM.folder / "config.yaml"
     config.write_text(yaml.safe_dump({"model_list": models, "general_settings": {"master_key": key}}))
-    command = [LITELLM.binary("litellm"), "--config", config, "--host", "127.0.0.1", "--port", str(port)]
+    command = [str(LITELLM.binary("litellm")), "--config", str(config), "--host", "127.0.0.1", "--port", str(port)]
     environment = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "DATABASE_URL": None, "REDIS_URL": None}
     process = Process("litellm", [*command, "--num_workers", "1", "--telemetry", "False"], environment=environment)
     note = f"{len(PERSONAS)} models, a master key; no database, so no keys of its own, limits or usage"
@@ -226,7 +226,7 @@ def start_litellm(port: int, stub_url: str) -> Contestant:
 
 
 def start_vllm_router(port: int, stub_url: str) -> Contestant:
-    command = [VLLM_ROUTER.binary("vllm-router"), "--host", "127.0.0.1", "--port", str(port)]
+    command = [str(VLLM_ROUTER.binary("vllm-router")), "--host", "127.0.0.1", "--port", str(port)]
     command += ["--worker-urls", stub_url, "--policy", "round_robin", "--max-concurrent-requests", "1000"]
     command += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(free_port()), "--log-level", "warning"]
     process = Process("vllm-router", command)

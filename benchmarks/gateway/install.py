@@ -46,9 +46,10 @@ class Package:
 
     def install(self) -> str | None:
         """Make the environment; returns why not, where it can't be."""
-        pip = [self.binary("python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        pip += ["-r", self.requirements]
-        for command in ([sys.executable, "-m", "venv", "--clear", self.folder], pip):
+        pip = [str(self.binary("python")), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        pip += ["-r", str(self.requirements)]
+        venv = [sys.executable, "-m", "venv", "--clear", str(self.folder)]
+        for command in (venv, pip):
             run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
             if run.returncode != 0:
                 errors = [line for line in run.stderr.splitlines() if line.startswith("ERROR")]

@@ -36,7 +36,12 @@ def _chunk(finish_reason: str | None = None) -> bytes:
 
 
 def _whole() -> bytes:
-    message = {"role": "assistant", "content": f" {WORD}" * CHUNKS, "refusal": None, "tool_calls": []}
+    message: dict[str, object] = {
+        "role": "assistant",
+        "content": f" {WORD}" * CHUNKS,
+        "refusal": None,
+        "tool_calls": [],
+    }
     answer = {
         "id": "chatcmpl-req_1",
         "object": "chat.completion",
