@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 from django.db import IntegrityError, transaction
-from django.db.models import F, QuerySet, Sum
+from django.db.models import F, Q, QuerySet, Sum
 from django.utils import timezone
 
 from inference.models import UsageBatch, UsageDay
@@ -58,7 +58,9 @@ end
 return 0
 """
 
-Place = tuple[str, str, str, str]
+MAX_PERSONA, MAX_KEY = 63, 8  # characters
+
+Place = tuple[str, str, str, date]
 
 
 def field_name(tenant: str, persona: str, key: str, day: str, what: str) -> str:
@@ -108,27 +110,31 @@ def drop_batch(batch_id: uuid.UUID) -> None:
 def _add(amounts: Mapping[str, int]) -> int:
     by_place: dict[Place, dict[str, int]] = {}
     for name, amount in amounts.items():
-        tenant, persona, key, day, what = json.loads(name)
+        try:
+            tenant, persona, key, day, what = json.loads(name)
+            # Cut to what the columns hold: one field that doesn't fit must not hold up all the others for good.
+            place = (tenant, persona[:MAX_PERSONA], key[:MAX_KEY], date.fromisoformat(day) if day else date.min)
+        except (ValueError, TypeError):
+            log.error("usage that nobody can read", field=name[:200], amount=amount)
+            continue
         if what == LAST_USED:
             _note_use(key, datetime.fromtimestamp(amount, UTC))
         elif what in AMOUNTS:
-            by_place.setdefault((tenant, persona, key, day), {})[what] = amount
+            counted = by_place.setdefault(place, {})
+            counted[what] = counted.get(what, 0) + amount
     tenants = dict(Tenant.objects.filter(slug__in={place[0] for place in by_place}).values_list("slug", "pk"))
     for (tenant, persona, key, day), added in by_place.items():
         if (tenant_id := tenants.get(tenant)) is None:
             log.warning("usage of a tenant that is no more", tenant=tenant, **added)
             continue
-        row, _ = UsageDay.objects.get_or_create(
-            tenant_id=tenant_id, persona=persona, key=key, day=date.fromisoformat(day)
-        )
+        row, _ = UsageDay.objects.get_or_create(tenant_id=tenant_id, persona=persona, key=key, day=day)
         UsageDay.objects.filter(pk=row.pk).update(**{what: F(what) + amount for what, amount in added.items()})
     return len(by_place)
 
 
 def _note_use(prefix: str, at: datetime) -> None:
-    keys = ApiKey.objects.filter(prefix=prefix)
-    keys.filter(last_used_at=None).update(last_used_at=at)
-    keys.filter(last_used_at__lt=at).update(last_used_at=at)
+    earlier = Q(last_used_at=None) | Q(last_used_at__lt=at)
+    ApiKey.objects.filter(earlier, prefix=prefix).update(last_used_at=at)
 
 
 def usage_of(tenant: Tenant, since: date | None = None, until: date | None = None) -> QuerySet[UsageDay]:

@@ -73,17 +73,18 @@ class Metering:
     def admit(
         self, key: Key | None, persona: str, body: dict[str, Any], kind: str, *, tenant: str = ""
     ) -> AbstractAsyncContextManager[Admission]:
-        """Let a composed request in. Raises LimitReached, LimitsUnavailable.
+        """Let a composed request in. Entering raises LimitReached, LimitsUnavailable.
 
         `persona` is a slug, empty for the base model. Without a `key` it is the `tenant`'s dashboard that asks. Where
         tokens are limited and nothing says how long an answer may be, `body` gets a bound that can be reserved.
         """
-        tenant = key.tenant if key is not None else tenant
-        tenant_limits = self._live.current.tenants.get(tenant, Tenant()).limits
-        key_limits = key.limits if key is not None else NO_LIMITS
-        if tenant_limits.counts_tokens or key_limits.counts_tokens:
-            bound_answer(body, kind)
-        return Admission(self, key, tenant, tenant_limits, persona, body, kind)
+        return Admission(self, key, key.tenant if key is not None else tenant, persona, body, kind)
+
+    async def limits_of(self, tenant: str) -> Limits:
+        """The tenant's. Raises EngineUnavailable where it is not known yet and can't be read."""
+        if (known := self._live.current.tenants.get(tenant)) is None:
+            known = (await self._live.refreshed({"tenant"})).tenants.get(tenant, Tenant())
+        return known.limits
 
 
 class Admission:
@@ -94,15 +95,13 @@ class Admission:
         metering: Metering,
         key: Key | None,
         tenant: str,
-        tenant_limits: Limits,
         persona: str,
-        body: Mapping[str, Any],
+        body: dict[str, Any],
         kind: str,
     ) -> None:
         self._metering = metering
         self._key = key
         self._tenant = tenant
-        self._tenant_limits = tenant_limits
         self._persona = persona
         self._body = body
         self._kind = kind
@@ -115,9 +114,13 @@ class Admission:
 
     async def __aenter__(self) -> Admission:
         self._day = _today()
-        if self._tenant_limits.any or (self._key is not None and self._key.limits.any):
+        tenant_limits = await self._metering.limits_of(self._tenant)
+        key_limits = self._key.limits if self._key is not None else NO_LIMITS
+        if tenant_limits.counts_tokens or key_limits.counts_tokens:
+            bound_answer(self._body, self._kind)
+        if tenant_limits.any or key_limits.any:
             tokens = estimate_prompt(self._body) + bound_of_answer(self._body, self._kind)
-            self._grant = await self._metering.limiter.admit(self._key, self._tenant, self._tenant_limits, tokens)
+            self._grant = await self._metering.limiter.admit(self._key, self._tenant, tenant_limits, tokens)
         return self
 
     def headers(self) -> Mapping[str, str]:

@@ -32,7 +32,7 @@ MAX_COUNTED = 50_000
 
 _SCRIPT = """
 local batch = cjson.decode(ARGV[1])
-if not redis.call('SET', 'steerguard:usage:said:' .. batch.id, 1, 'NX', 'EX', 86400) then
+if not redis.call('SET', 'steerguard:usage:said:' .. batch.id, 1, 'NX', 'EX', 3600) then
   return 0
 end
 for _, item in ipairs(batch.add) do

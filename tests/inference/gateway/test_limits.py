@@ -176,7 +176,7 @@ class TestSeveralLimits:
         assert await admitted(limiter, 9, requests_per_minute=5) == 2
 
     async def test_take_nothing_where_one_refuses(self, limiter: Limiter) -> None:
-        generous: dict[str, int] = {"requests_per_minute": 5, "tokens_per_minute": 500, "tokens_per_day": 5000}
+        generous: dict[str, Any] = {"requests_per_minute": 5, "tokens_per_minute": 500, "tokens_per_day": 5000}
         narrow = key_with(tokens_per_minute=10)
         assert await admitted(limiter, 20, 50, key=narrow, concurrent_requests=5, **generous) == 0
         assert await admitted(limiter, 20, 50, concurrent_requests=5, **generous) == 5
@@ -238,7 +238,7 @@ class TestHeaders:
 
 class TestSettlement:
     async def test_frees_what_was_not_used(self, limiter: Limiter) -> None:
-        limits: dict[str, int] = {"tokens_per_minute": 100, "tokens_per_day": 100, "tokens_per_month": 100}
+        limits: dict[str, Any] = {"tokens_per_minute": 100, "tokens_per_day": 100, "tokens_per_month": 100}
         grant = await admit(limiter, 90, **limits)
         await refusal(limiter, 20, **limits)
         limiter.settle(grant, 75)
@@ -251,7 +251,7 @@ class TestSettlement:
         await refusal(limiter, 10, tokens_per_day=100)
 
     async def test_gives_the_request_back_when_it_does_not_count(self, limiter: Limiter) -> None:
-        limits: dict[str, int] = {"requests_per_minute": 1, "tokens_per_minute": 10}
+        limits: dict[str, Any] = {"requests_per_minute": 1, "tokens_per_minute": 10}
         limiter.settle(await admit(limiter, 10, **limits), 0, counts=False)
         limiter.settle(await admit(limiter, 10, **limits), 0)
         assert (await refusal(limiter, 10, **limits)).type == "requests"
@@ -306,7 +306,7 @@ class TestConcurrency:
     async def test_of_a_gateway_that_died_ends_and_so_does_what_it_had_reserved(
         self, make_limiter: Callable[..., Limiter], clock: Clock
     ) -> None:
-        limits: dict[str, int] = {"concurrent_requests": 1, "tokens_per_day": 100, "tokens_per_month": 100}
+        limits: dict[str, Any] = {"concurrent_requests": 1, "tokens_per_day": 100, "tokens_per_month": 100}
         await admit(make_limiter(), 100, **limits)
         survivor = make_limiter()
         clock.go(seconds=limits_module.LEASE_S - 1)
@@ -318,7 +318,7 @@ class TestConcurrency:
         self, limiter: Limiter, clock: Clock, valkey: redis.Redis, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(limits_module, "RENEW_EVERY_S", 0.02)
-        limits: dict[str, int] = {"concurrent_requests": 1, "tokens_per_day": 100}
+        limits: dict[str, Any] = {"concurrent_requests": 1, "tokens_per_day": 100}
         grant = await admit(limiter, 60, **limits)
         clock.go(seconds=limits_module.LEASE_S - 1)
         ends_ms = (clock() + limits_module.LEASE_S) * 1000

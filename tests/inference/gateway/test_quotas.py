@@ -59,7 +59,7 @@ def limit(tenant: Tenant, **limits: int | None) -> None:
     """Set limits and wait until every gateway here has heard of them."""
     services.update_tenant(tenant=tenant, limits=limits)
     for opening in list(_runtimes.values()):
-        eventually(partial(_knows, opening.result(), tenant.slug, limits))
+        eventually(partial(_knows, opening.result(), tenant.slug, limits), within_s=10)
 
 
 def _knows(runtime: Runtime, tenant: str, limits: dict[str, int | None]) -> bool:
@@ -189,7 +189,7 @@ class TestLimits:
         with serving() as another:
             for each in (gateway, another):
                 assert post(each, acme_key).status_code == 200
-            limit(acme, tokens_per_minute=1)
+            services.update_tenant(tenant=acme, limits={"tokens_per_minute": 1})
             eventually(lambda: post(gateway, acme_key).status_code == 429)
             eventually(lambda: post(another, acme_key).status_code == 429)
             limit(acme, tokens_per_minute=None)
@@ -208,7 +208,7 @@ class TestLimits:
         post(gateway, acme_key, max_tokens=None)
         assert "max_completion_tokens" not in stub.last
         limit(acme, tokens_per_day=10_000)
-        eventually(lambda: post(gateway, acme_key, max_tokens=None) and "max_completion_tokens" in stub.last)
+        post(gateway, acme_key, max_tokens=None)
         assert stub.last["max_completion_tokens"] == 1024
 
     def test_hold_on_the_dashboard_too(self, stub: StubEngine, acme: Tenant) -> None:
