@@ -139,7 +139,7 @@ def read(text: bytes, *, name: str, tenant: str | None = None) -> Manifest:
         if tenant is not None and slug != tenant:
             parts["slug"].refuse(tenant)
         tenants.append(WantedTenant(slug=slug, personas=_read_personas(parts["personas"], sampling, slug)))
-    if not top["personas"].given and not top["tenants"].given:
+    if not problems and not top["personas"].given and not top["tenants"].given:
         top["tenants"].refuse("a list of tenants with their personas")
     if problems:
         raise InvalidManifest(name, problems)
@@ -280,10 +280,14 @@ class _Named(Field):
     """An entry whose fields are named after a persona: `acme/support: blend`."""
 
     def parts(self, names: list[str]) -> dict[str, Field]:
+        known = len(self.problems)
         parts = super().parts(names)
-        separator = f"{self.path}."
+        dotted, named = f"{self.path}.", f"{self.path} "
+        self.problems[known:] = [
+            Problem(one.field.replace(dotted, named, 1), one.expected, one.found) for one in self.problems[known:]
+        ]
         return {
-            name: Field(part.path.replace(separator, f"{self.path} ", 1), part.value, part.problems, given=part.given)
+            name: Field(part.path.replace(dotted, named, 1), part.value, part.problems, given=part.given)
             for name, part in parts.items()
         }
 

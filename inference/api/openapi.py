@@ -10,7 +10,7 @@ from typing import Any
 Schema = dict[str, Any]
 
 TAG = "inference"
-SECURITY = [{"key": []}]
+SECURITY: list[Schema] = [{"key": []}]
 
 FAILURES = {
     "400": "A field is wrong; `param` names it.",

@@ -128,7 +128,7 @@ def _page_of(rows: serializers.ListSerializer[Any]) -> serializers.Serializer[An
         {
             "next": serializers.URLField(allow_null=True, help_text="The next page; null on the last"),
             "previous": serializers.URLField(allow_null=True),
-            "results": type(rows.child)(many=True),
+            "results": type(rows.child)(many=True),  # type: ignore[call-arg]
         },
     )
     return shape

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from django.core.files.uploadedfile import UploadedFile
 from django.db.models import OuterRef, QuerySet, Subquery
@@ -119,10 +119,11 @@ class VectorsView(VectorView):
         answer=VECTOR_EXAMPLE,
     )
     def post(self, request: Request, tenant: str) -> Response:
-        if isinstance(request.data, bytes):
-            said, data = self.query(shapes.VectorSaid), request.data
+        if not isinstance(request.data, QueryDict):
+            said = self.query(shapes.VectorSaid)
+            data = request.data if isinstance(request.data, bytes) else b""  # nothing was sent
         else:
-            form = cast(QueryDict, request.data).dict()
+            form = request.data.dict()
             said = checked(shapes.VectorForm(data=form), form)
             file: UploadedFile[Any] = said.pop("file")
             data = read_bounded(file, MAX_VECTOR_BYTES)

@@ -14,9 +14,10 @@ from django.contrib.auth.models import User
 from personas import services, vector_files
 from personas.api_keys import find_api_key
 from personas.definition import parse_definition
-from personas.demo.catalog import Catalog, DemoPersona, DemoTenant
+from personas.demo.catalog import Catalog, DemoTenant
 from personas.demo.credentials import Credentials
 from personas.demo.vectors import MadeVector
+from personas.manifest import WantedPersona
 from personas.models import Membership, Persona, SteeringVector, Tenant
 
 KEY_NAME = "Demo"
@@ -99,9 +100,9 @@ def _working_key(tenant: Tenant, known: str | None) -> str:
     return services.issue_api_key(tenant=tenant, name=KEY_NAME)[1]
 
 
-def _seed_persona(tenant: Tenant, wanted: DemoPersona, vectors: Mapping[str, SteeringVector]) -> bool:
+def _seed_persona(tenant: Tenant, wanted: WantedPersona, vectors: Mapping[str, SteeringVector]) -> bool:
     """Whether anything had to be done."""
-    definition = wanted.definition(vectors)
+    definition = wanted.definition(vectors.get)
     persona = tenant.personas.filter(slug=wanted.slug).select_related("published").first()
     if persona is None:
         persona = services.create_persona(

@@ -9,14 +9,11 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from django.http import HttpResponse
 from django.test import Client
 
 from personas import services
 from personas.models import ApiKey, Persona, SteeringVector, Tenant
 from tests.conftest import MakePersona, MakeVector
-
-PERSON = {"HTTP_HOST": "testserver"}
 
 
 class Api:
@@ -116,7 +113,7 @@ def things(acme: Tenant, make_vector: MakeVector, make_persona: MakePersona) -> 
     return Things(persona=persona, vector=vector, key=key)
 
 
-def problem(answer: HttpResponse, status: int, *fields: str) -> dict[str, Any]:
+def problem(answer: Any, status: int, *fields: str) -> dict[str, Any]:
     """The problem that `answer` is, which has to name exactly these fields."""
     assert answer.status_code == status, answer.content
     assert answer.headers["Content-Type"] == "application/problem+json"
