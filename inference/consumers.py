@@ -26,6 +26,7 @@ from inference.asks import Ask, BadMessage, Column, Stop, parse_message
 from inference.gateway.address import PersonaAddress
 from inference.gateway.ask import Delta, Event, Finished, Started, stream_answer
 from inference.gateway.errors import (
+    EngineBusy,
     EngineFailed,
     EngineRefused,
     EngineUnavailable,
@@ -58,6 +59,7 @@ ADVICE: dict[type[GatewayError], str] = {
     OwnFailure: "Run this again. If it fails again, the web server’s log says why.",
     UnknownModel: "Pick another persona, or reload this page: it may have been renamed, unpublished or removed.",
     EngineUnavailable: "The bar at the top says what the engine is doing. Run this again in a moment.",
+    EngineBusy: "The engines are full. Run this again in a moment.",
     EngineFailed: "Run this again. If it fails again, the engine’s log says why.",
     EngineRefused: "Shorten the message, lower the token limit or change the strength, then run this again.",
 }

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import structlog
-
 from inference.gateway.directory import Key
 from inference.gateway.exchange import Exchange
 from inference.gateway.runtime import Runtime
 
-log = structlog.get_logger("gateway")
+log = logging.getLogger("gateway.requests")
 
 
 @dataclass(slots=True)
@@ -35,24 +34,28 @@ class Record:
     usage: dict[str, Any] | None = None
 
     def write(self, exchange: Exchange) -> None:
+        """Put together here and past structlog, whose fields cost a fifth of all that a request takes."""
+        if not log.isEnabledFor(logging.INFO):
+            return
         usage = self.usage or {}
-        said = exchange.transcript.as_log() if exchange.transcript is not None else {}
-        log.info(
-            "request",
-            method=exchange.scope["method"],
-            path=self.route,
-            status=exchange.status,
-            outcome=self.outcome,
-            ms=round((time.perf_counter() - self.began_s) * 1000, 1),
-            request_id=self.request_id,
-            tenant=self.tenant,
-            key=self.key,
-            revision=self.revision,
-            engine=self.engine,
-            prompt_tokens=usage.get("prompt_tokens"),
-            completion_tokens=usage.get("completion_tokens"),
-            **said,
-        )
+        known: dict[str, Any] = {
+            "method": exchange.scope["method"],
+            "path": self.route,
+            "status": exchange.status,
+            "outcome": self.outcome,
+            "ms": f"{(time.perf_counter() - self.began_s) * 1000:.1f}",
+            "request_id": self.request_id,
+            "tenant": self.tenant,
+            "key": self.key,
+            "revision": self.revision,
+            "engine": self.engine,
+            "prompt_tokens": usage.get("prompt_tokens"),
+            "completion_tokens": usage.get("completion_tokens"),
+        }
+        line = " ".join([f"{name}={value}" for name, value in known.items() if value is not None])
+        if exchange.transcript is not None:
+            line += "".join(f" {name}={text!r}" for name, text in exchange.transcript.as_log().items())
+        log.handle(log.makeRecord(log.name, logging.INFO, __file__, 0, f"request [gateway] {line}", (), None))
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,11 +30,11 @@ KEEP_ALIVE_S = 15.0
 STALL_TIMEOUT_S = 60.0
 
 # On every answer: each belongs to one key's holder, and proxies in between must pass streams on as they come.
-COMMON_HEADERS = {
-    "cache-control": "private, no-store, no-transform",
-    "x-accel-buffering": "no",
-    "x-content-type-options": "nosniff",
-}
+COMMON_HEADERS = (
+    (b"cache-control", b"private, no-store, no-transform"),
+    (b"x-accel-buffering", b"no"),
+    (b"x-content-type-options", b"nosniff"),
+)
 
 
 class ClientGone(Exception):
@@ -90,18 +90,15 @@ class Exchange:
 
     async def start(self, status: int, content_type: str, headers: Mapping[str, str]) -> None:
         self.status = status
-        all_headers = {
-            "content-type": content_type,
-            **COMMON_HEADERS,
-            "x-request-id": self.request_id,
-            **self.headers,
-            **headers,
-        }
+        own = {"content-type": content_type, "x-request-id": self.request_id, **self.headers, **headers}
         await self._send(
             {
                 "type": "http.response.start",
                 "status": status,
-                "headers": [(name.encode("latin-1"), value.encode("latin-1")) for name, value in all_headers.items()],
+                "headers": [
+                    *COMMON_HEADERS,
+                    *[(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in own.items()],
+                ],
                 "trailers": False,
             }
         )
@@ -200,7 +197,7 @@ class Exchange:
 def parse_json(body: bytes) -> dict[str, Any]:
     """The JSON object in `body`. Raises InvalidRequest."""
     try:
-        parsed = json.loads(body, parse_constant=_refuse_constant, parse_float=_finite_float)
+        parsed = _DECODER.decode(body.decode())
         if _LONE_SURROGATE.search(body):
             # Half a character, which no tokenizer takes; whole pairs have become one character by now.
             json.dumps(parsed, ensure_ascii=False).encode()
@@ -224,3 +221,6 @@ def _finite_float(text: str) -> float:
 
 def _refuse_constant(name: str) -> Never:
     raise ValueError(f"{name} is no number in JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite_float)

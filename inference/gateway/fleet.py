@@ -51,6 +51,8 @@ MAX_RETRY_AFTER_S = 60
 # What an engine may have or not, by the model that it serves.
 OPTIONAL_PATHS = ("/v1/responses", "/v1/embeddings")
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+
 STEERING_HEADERS = ("x-steerguard-blend", "x-steerguard-dose", "x-steerguard-dose-clamped-from")
 STEERING_PARAM = "vllm_xargs.steerguard"
 
@@ -100,7 +102,7 @@ class Fleet:
         when no engine answers.
         """
         base_model = body["model"]
-        data = json.dumps(body, separators=(",", ":")).encode()
+        data = _ENCODER.encode(body).encode()
         failure: GatewayError = EngineUnavailable(f"No engine serves {base_model!r} at the moment.")
         if not (engines := self._in_order(base_model)):
             await self._live.refreshed({"engine"})
@@ -108,13 +110,9 @@ class Fleet:
         while engines:
             name = await self._places.take(base_model, list(engines))
             engine = engines.pop(name)
-            async with contextlib.AsyncExitStack() as stack:
-                stack.callback(self._places.release, base_model, name)
+            try:
                 try:
-                    upstream = await stack.enter_async_context(self._open(engine, path, data, request_id))
-                    if is_steered(body) and not upstream.steering_headers:
-                        # No plugin, or a path on which it wasn't asked: never pass off an unsteered answer.
-                        raise EngineFailed("The engine did not say that it steered this answer.")
+                    response = await self._begin(engine, path, data, request_id, steered=is_steered(body))
                 except (EngineBusy, EngineUnavailable, EngineFailed, Unsupported) as error:
                     log.warning("engine did not answer", engine=name, error=error.code)
                     failure = error
@@ -124,8 +122,14 @@ class Fleet:
                     error.param = error.param or _grammar_field(body, error.message)
                     error.headers["x-steerguard-engine"] = name
                     raise
-                yield upstream
+                try:
+                    yield Upstream(engine, response)
+                finally:
+                    # Closes the connection unless the answer was read to its end: that is what aborts a generation.
+                    response.close()
                 return
+            finally:
+                self._places.release(base_model, name)
         raise failure
 
     @contextlib.asynccontextmanager
@@ -174,8 +178,10 @@ class Fleet:
         )
         return {engine.name: engine for engine in sorted(serving, key=preference)}
 
-    @contextlib.asynccontextmanager
-    async def _open(self, engine: Engine, path: str, data: bytes, request_id: str) -> AsyncIterator[Upstream]:
+    async def _begin(
+        self, engine: Engine, path: str, data: bytes, request_id: str, *, steered: bool
+    ) -> aiohttp.ClientResponse:
+        """The engine's answer, begun with a 200 and steered as was asked. Raises what its refusal means."""
         headers = {"content-type": "application/json", "x-request-id": request_id}
         if engine.api_key:
             headers["authorization"] = f"Bearer {engine.api_key}"
@@ -183,10 +189,13 @@ class Fleet:
         try:
             if response.status != 200:
                 raise await _refusal(engine, path, response)
-            yield Upstream(engine, response)
-        finally:
-            # Closes the connection unless the answer was read to its end: that is what aborts a generation.
+            if steered and STEERING_HEADERS[0] not in response.headers:
+                # No plugin, or a path on which it wasn't asked: never pass off an unsteered answer.
+                raise EngineFailed("The engine did not say that it steered this answer.")
+        except BaseException:
             response.close()
+            raise
+        return response
 
     async def _post(self, engine: Engine, path: str, data: bytes, headers: Mapping[str, str]) -> aiohttp.ClientResponse:
         for attempt in (1, 2):

@@ -201,10 +201,9 @@ def test_a_vector_of_another_width_is_not_sent(
     assert held == {fitting.digest}
 
 
-def test_vectors_for_other_models_and_of_no_persona_are_not_sent(
+def test_vectors_for_other_models_are_not_sent(
     acme: Tenant, make_vector: MakeVector, make_persona: MakePersona
 ) -> None:
-    make_vector(acme, "unused", seed=1)
     make_persona(acme, "support", make_vector(acme, "other", seed=2, base_model="Llama"))
     held: set[str] = set()
     with engine_with(held) as url:
@@ -227,7 +226,8 @@ def test_vectors_of_drafts_and_of_old_revisions_are_sent(
 
 
 def test_only_what_we_put_there_is_removed(acme: Tenant, make_vector: MakeVector, make_persona: MakePersona) -> None:
-    persona = make_persona(acme, "support", make_vector(acme, "warm"))
+    vector = make_vector(acme, "warm")
+    persona = make_persona(acme, "support", vector)
     not_ours = "f" * 64
     held = {not_ours}
     engine = register_engine(name="local", url="http://unset")
@@ -237,6 +237,7 @@ def test_only_what_we_put_there_is_removed(acme: Tenant, make_vector: MakeVector
         async_to_sync(reconcile.reconcile)(engine)
         assert len(held) == 2
         services.delete_persona(persona=persona)
+        services.delete_vector(vector=vector)
         engine.refresh_from_db()
         async_to_sync(reconcile.reconcile)(engine)
     assert held == {not_ours}

@@ -67,9 +67,11 @@ def test_a_vector_that_nobody_wants_any_more_is_removed(
     make_vector: MakeVector,
     make_persona: MakePersona,
 ) -> None:
-    persona = make_persona(acme, "support", make_vector(acme, "warm"))
+    vector = make_vector(acme, "warm")
+    persona = make_persona(acme, "support", vector)
     a_pass(registered)
     services.delete_persona(persona=persona)
+    services.delete_vector(vector=vector)
     a_pass(registered)
     assert digests_on(engine) == set()
 
@@ -85,6 +87,7 @@ def test_a_vector_in_use_stays_until_the_request_is_done(
     persona = make_persona(acme, "support", vector)
     a_pass(registered)
     services.delete_persona(persona=persona)
+    services.delete_vector(vector=vector)
     with long_answer(engine, vector):
         assert a_pass(registered).status == "ready"
         assert digests_on(engine) == {vector.digest}

@@ -6,6 +6,7 @@ It speaks what vLLM 0.32 was seen to send, byte for byte. What a real engine can
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -55,7 +56,7 @@ def streams(*parts: bytes, then: str = "ends") -> Script:
             if then == "hangs":
                 await asyncio.Event().wait()
         except (asyncio.CancelledError, ConnectionResetError):
-            stub.aborted.set()
+            stub.note_abort()
             raise
         if then == "cut" and request.transport is not None:
             request.transport.abort()
@@ -64,11 +65,74 @@ def streams(*parts: bytes, then: str = "ends") -> Script:
     return answer
 
 
-def says(answer: dict[str, Any], status: int = 200) -> Script:
+def says(answer: dict[str, Any], status: int = 200, headers: dict[str, str] | None = None) -> Script:
     async def respond(stub: "StubEngine", request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
-        return web.json_response(answer, status=status, headers=steered(body) if status == 200 else None)
+        told = {**(headers or {}), **(steered(body) if status == 200 else {})}
+        return web.json_response(answer, status=status, headers=told)
 
     return respond
+
+
+def text_chunk(index: int, text: str, finish_reason: str | None = None, **more: Any) -> bytes:
+    choice = {"index": index, "text": text, "logprobs": None, "finish_reason": finish_reason}
+    written = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": MODEL, "choices": [choice], **more}
+    return f"data: {json.dumps(written)}\n\n".encode()
+
+
+async def completes(stub: "StubEngine", request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+    """Answers each prompt with itself and the number of the answer, numbered as vLLM does."""
+    prompts = body["prompt"] if isinstance(body["prompt"], list) else [body["prompt"]]
+    n = body.get("n", 1)
+    texts = [f"{prompt}.{answer}" for prompt in prompts for answer in range(n)]
+    usage = {"prompt_tokens": 10 * len(prompts), "completion_tokens": len(texts), "total_tokens": 0}
+    if body.get("stream"):
+        parts = [text_chunk(index, text, "stop") for index, text in enumerate(texts)]
+        last = {
+            "id": "cmpl-1",
+            "object": "text_completion",
+            "created": 1,
+            "model": MODEL,
+            "choices": [],
+            "usage": usage,
+        }
+        return await streams(*parts, f"data: {json.dumps(last)}\n\n".encode(), DONE)(stub, request, body)
+    choices = [{"index": index, "text": text, "finish_reason": "stop"} for index, text in enumerate(texts)]
+    answer = {"id": "cmpl-1", "object": "text_completion", "created": 1, "model": MODEL, "choices": choices}
+    return await says({**answer, "usage": usage})(stub, request, body)
+
+
+async def responds(stub: "StubEngine", request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+    """An answer of the Responses API, in which vLLM echoes the instructions that it was given."""
+    part = {"type": "output_text", "text": "Hello!", "annotations": []}
+    message = {"id": "msg_1", "type": "message", "role": "assistant", "status": "completed", "content": [part]}
+    response: dict[str, Any] = {
+        "id": "resp_1",
+        "created_at": 1,
+        "instructions": body.get("instructions"),
+        "model": MODEL,
+        "object": "response",
+        "output": [],
+        "parallel_tool_calls": True,
+        "tool_choice": "auto",
+        "tools": [],
+        "status": "in_progress",
+        "usage": None,
+    }
+    usage = {"input_tokens": 5, "output_tokens": 2, "total_tokens": 7}
+    whole = {**response, "status": "completed", "output": [message], "usage": usage}
+    if not body.get("stream"):
+        return await says(whole)(stub, request, body)
+    delta = {"item_id": "msg_1", "output_index": 0, "content_index": 0, "delta": "Hello!", "logprobs": []}
+    events: list[tuple[str, dict[str, Any]]] = [
+        ("response.created", {"response": response}),
+        ("response.output_text.delta", delta),
+        ("response.completed", {"response": whole}),
+    ]
+    parts = [
+        f"event: {kind}\ndata: {json.dumps({'type': kind, 'sequence_number': number, **data})}\n\n".encode()
+        for number, (kind, data) in enumerate(events)
+    ]
+    return await streams(*parts)(stub, request, body)
 
 
 def refuses(status: int, message: str, param: str | None = None) -> Script:
@@ -94,7 +158,7 @@ def hangs() -> Script:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            stub.aborted.set()
+            stub.note_abort()
             raise
         return web.Response()
 
@@ -127,10 +191,18 @@ class StubEngine:
         self.url = ""
         self.does: Script = hello
         self.requests: list[dict[str, Any]] = []
+        self.paths: list[str] = []
         self.headers: list[dict[str, str]] = []
         self.sent_bytes = 0
         self.arrived = threading.Event()
         self.aborted = threading.Event()
+        self.aborted_at_s = 0.0
+        self.aborts = 0
+
+    def note_abort(self) -> None:
+        self.aborted_at_s = time.monotonic()
+        self.aborts += 1
+        self.aborted.set()
 
     @property
     def last(self) -> dict[str, Any]:
@@ -148,6 +220,7 @@ class StubEngine:
             return web.json_response({"error": "Unauthorized"}, status=401)
         body = await request.json()
         self.requests.append(body)
+        self.paths.append(request.path)
         self.arrived.set()
         return await self.does(self, request, body)
 

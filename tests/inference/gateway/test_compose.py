@@ -417,7 +417,8 @@ class TestLocks:
         ],
     )
     def test_keep_a_field_and_what_undoes_it_the_personas(self, lock: str, field: str, value: Any, kind: Kind) -> None:
-        prompt = {"chat": {"messages": HELLO}, "completion": {"prompt": "Hi"}, "responses": {"input": "Hi"}}[kind]
+        prompts: dict[str, Any] = {"chat": {"messages": HELLO}, "completion": {"prompt": "Hi"}}
+        prompt = prompts.get(kind, {"input": "Hi"})
         with pytest.raises(LockedParameter) as refusal:
             ask({**prompt, field: value}, Definition(locked=(lock,)), kind)
         assert (refusal.value.param, refusal.value.code) == (field, "locked_parameter")

@@ -11,6 +11,7 @@ import requests
 from asgiref.sync import async_to_sync
 
 from inference import reconcile, services
+from inference.models import Engine
 from personas.models import Tenant
 from tests.conftest import MakePersona, MakeVector
 from tests.engine import TestEngine
@@ -174,3 +175,66 @@ def test_a_client_that_leaves_frees_the_engine(client: openai.OpenAI, engine: Te
     with pytest.raises(openai.APITimeoutError):
         client.with_options(timeout=1.0).chat.completions.create(model=personas[0], **long)
     eventually(lambda: running_requests(engine) == 0, within_s=2)
+
+
+def test_a_list_of_skills_answers_each_prompt_as_when_it_is_asked_alone(
+    client: openai.OpenAI, engine: TestEngine, personas: list[str]
+) -> None:
+    prompts = ["The capital of France is", "The sea is", "Once upon a time"]
+    skills, alphas = ["direction-0", None, "direction-1"], [ALPHA, None, ALPHA]
+    asked: dict[str, Any] = {"model": engine.model, "temperature": 0, "max_tokens": 8}
+
+    def alone(prompt: str, skill: str | None, alpha: float | None) -> str:
+        extra = {"steer_skill": skill, "steer_alpha": alpha}
+        return client.completions.create(prompt=prompt, extra_body=extra, **asked).choices[0].text
+
+    expected = [alone(*each) for each in zip(prompts, skills, alphas, strict=True)]
+    extra = {"steer_skill": skills, "steer_alpha": alphas}
+    together = client.completions.create(prompt=prompts, extra_body=extra, **asked)
+    assert [(choice.index, choice.text) for choice in together.choices] == list(enumerate(expected))
+    assert together.usage and together.usage.completion_tokens > 8
+
+    texts = ["", "", ""]
+    for chunk in client.completions.create(prompt=prompts, extra_body=extra, stream=True, **asked):
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+    assert texts == expected
+
+
+def test_a_skill_that_no_persona_is_made_of_works(
+    client: openai.OpenAI, engine: TestEngine, personas: list[str], acme: Tenant, make_vector: MakeVector
+) -> None:
+    make_vector(acme, "pirate", seed=99, layers=(10, 14))
+    assert async_to_sync(reconcile.reconcile)(Engine.objects.get()).status == "ready"
+    steered = say(client, engine.model, extra_body={"steer_skill": "pirate", "steer_alpha": ALPHA})
+    assert steered != say(client, engine.model)
+
+
+def test_responses_are_steered_as_chats_are(
+    gateway: Gateway, acme_key: str, client: openai.OpenAI, engine: TestEngine, personas: list[str]
+) -> None:
+    def respond(model: str) -> str:
+        question = QUESTION[0]["content"]
+        answer = client.responses.create(model=model, input=question, temperature=0, max_output_tokens=12)
+        assert answer.model == model
+        return answer.output_text
+
+    assert respond(personas[0]) == say(client, personas[0])
+    assert respond(engine.model) == say(client, engine.model)
+    events: list[Any] = list(
+        client.responses.create(
+            model=personas[0], input=QUESTION[0]["content"], temperature=0, max_output_tokens=12, stream=True
+        )
+    )
+    assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == respond(
+        personas[0]
+    )
+    assert events[-1].response.model == personas[0]
+    answer = gateway.http(acme_key).post("/v1/responses", json={"model": personas[0], "input": "Hi"})
+    assert len(answer.headers["x-steerguard-blend"]) == 64
+
+
+def test_embeddings_of_a_model_that_makes_none_are_unsupported(client: openai.OpenAI, engine: TestEngine) -> None:
+    with pytest.raises(openai.BadRequestError) as refusal:
+        client.embeddings.create(model=engine.model, input="Hi")
+    assert refusal.value.code == "unsupported"

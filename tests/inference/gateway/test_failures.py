@@ -3,6 +3,7 @@
 import contextlib
 import json
 import threading
+import time
 from typing import Any
 
 import httpx
@@ -243,6 +244,18 @@ class TestAClientThatHangsUp:
         asking.join()
         client.close()
         assert stub.aborted.wait(0.5)
+
+    def test_aborts_it_within_200_ms(self, gateway: Gateway, stub: StubEngine, acme_key: str) -> None:
+        took_s = []
+        for _ in range(5):  # the best of them: other processes share this machine
+            stub.aborted.clear()
+            stub.does = streams(chunk("Hel"), then="hangs")
+            with gateway.openai(acme_key) as client, client.chat.completions.create(**ASK, stream=True) as answer:
+                next(iter(answer))
+                left_at_s = time.monotonic()
+            assert stub.aborted.wait(5)
+            took_s.append(stub.aborted_at_s - left_at_s)
+        assert min(took_s) < 0.2
 
     def test_in_the_middle_aborts_the_generation(self, gateway: Gateway, stub: StubEngine, acme_key: str) -> None:
         stub.does = streams(chunk("Hel"), then="hangs")
