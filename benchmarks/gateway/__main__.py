@@ -82,6 +82,7 @@ FULL = Plan(rounds=7, duration_s=3.0, budget_s=math.inf, paced=(1, 50, 200))
 QUICK = Plan(rounds=2, duration_s=1.0, budget_s=215.0, paced=(50,))
 
 console = Console(stderr=True)
+output = Console(width=None if sys.stdout.isatty() else 120)  # a file has no width, and 80 columns are too few
 STARTED_S = time.monotonic()
 
 
@@ -237,7 +238,7 @@ def print_tables(samples: Samples) -> None:
                 row += [f"{cpu_us:.0f}"]
                 row += [f"{cpu_us / CHUNKS:.1f}"] if streams else []
                 table.add_row(*row, end_section=name == list(of)[-1])
-        Console().print(table)
+        output.print(table)
 
 
 def median(rounds: list[Sample], figure: str) -> float:
@@ -275,7 +276,7 @@ def main() -> None:
         samples = run_rounds(contestants, plan)
     summary = summarize(samples)
     print_tables(samples)
-    Console().print_json(json.dumps(summary))
+    output.print_json(json.dumps(summary))
     result = {
         "machine": machine,
         "packages": {name: found for name in PACKAGES if (found := installed_version(name))},
