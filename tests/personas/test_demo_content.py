@@ -41,7 +41,7 @@ def test_two_companies_have_fifty_different_personas():
     personas = [(tenant.slug, persona) for tenant in CATALOG.tenants for persona in tenant.personas]
     assert len(personas) == 50
     assert len({(tenant, persona.slug) for tenant, persona in personas}) == 50
-    assert len({tuple(sorted(persona.blend.items())) for _, persona in personas}) == 50
+    assert len({tuple(sorted(dict(persona.blend).items())) for _, persona in personas}) == 50
     assert len({persona.name for _, persona in personas}) == 50
 
 
