@@ -115,8 +115,10 @@ def compose(
     if upstream.get("stream") and kind != "responses":
         # The gateway reports usage whether or not the client wants to read it; `sse` withholds it from those who don't.
         upstream["stream_options"] = {**_stream_options(body), "include_usage": True}
-    blend = [replace(component, alpha=component.alpha * strength) for component in definition.blend if strength]
-    if steering := write_steering([*blend, *([skill] if skill else [])], definition.max_dose):
+    blend = definition.blend
+    if strength != 1.0:
+        blend = tuple(replace(component, alpha=component.alpha * strength) for component in blend if strength)
+    if steering := write_steering((*blend, skill) if skill else blend, definition.max_dose):
         if upstream.get("use_beam_search"):
             raise InvalidRequest("Beam search can't be steered; ask without it.", param="use_beam_search")
         upstream["vllm_xargs"] = {**upstream.get("vllm_xargs", {}), STEERING_FIELD: steering}
@@ -195,7 +197,8 @@ def wants_usage(body: Body) -> bool:
     return _stream_options(body).get("include_usage") is True
 
 
-def write_steering(blend: Sequence[BlendComponent], max_dose: float | None) -> str | None:
+@lru_cache(maxsize=4096)
+def write_steering(blend: tuple[BlendComponent, ...], max_dose: float | None) -> str | None:
     """The plugin's JSON for a blend, None when it adds nothing. A component of strength 0 adds nothing."""
     components = [_write_component(component) for component in blend if component.alpha]
     if not components:

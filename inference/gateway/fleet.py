@@ -171,12 +171,14 @@ class Fleet:
             shunned = now_s < self._shunned_until_s.get(engine.name, 0.0)
             return shunned, _RANK[engine.status], self._places.taken[engine.name]
 
-        serving = (
+        serving = [
             engine
             for engine in self._live.current.engines
             if engine.base_model == base_model and engine.status in _RANK
-        )
-        return {engine.name: engine for engine in sorted(serving, key=preference)}
+        ]
+        if len(serving) > 1:
+            serving.sort(key=preference)
+        return {engine.name: engine for engine in serving}
 
     async def _begin(
         self, engine: Engine, path: str, data: bytes, request_id: str, *, steered: bool

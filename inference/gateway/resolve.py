@@ -92,6 +92,8 @@ async def resolve_skills(
     asked: Sequence[AskedSkill | None], *, tenant: str, base_model: str, live: LiveDirectory
 ) -> list[BlendComponent | None]:
     """The vectors that the names stand for, at the strength asked for or recommended. Raises InvalidRequest."""
+    if not any(asked):
+        return [None] * len(asked)
     found: dict[str, Skill] = {}
     for name in dict.fromkeys(skill.name for skill in asked if skill is not None):
         skill = live.current.find_skill(tenant, name, base_model)
