@@ -328,11 +328,17 @@ class ExportView(PersonaView):
         "export_persona",
         "A persona's draft as a YAML file that `apply` takes",
         tag="personas",
-        returns=OpenApiTypes.STR,
+        returns=OpenApiTypes.OBJECT,
         media_type=YAML,
         failures=[404],
-        answer="tenants:\n- slug: acme\n  personas:\n  - slug: support\n    name: Support\n    blend:\n"
-        "    - skill: warm\n      alpha: 1.5\n",
+        answer={
+            "tenants": [
+                {
+                    "slug": "acme",
+                    "personas": [{"slug": "support", "name": "Support", "blend": [{"skill": "warm", "alpha": 1.5}]}],
+                }
+            ]
+        },
     )
     def get(self, request: Request, tenant: str, persona: str) -> HttpResponseBase:
         found = self.persona(persona)
@@ -350,7 +356,7 @@ class ApplyView(TenantView):
         "apply_personas",
         "Create, update and publish the personas of a YAML file (editor)",
         tag="personas",
-        body={YAML: OpenApiTypes.STR},
+        body={YAML: OpenApiTypes.OBJECT},
         query=shapes.ApplyQuery,
         returns=shapes.AppliedShape,
         is_post=True,
