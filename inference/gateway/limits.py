@@ -221,8 +221,6 @@ class Limiter:
 
     async def _commit(self) -> None:
         try:
-            # Requests that arrived in the same turn of the loop belong in the same batch.
-            await asyncio.sleep(0)
             while self._asks or self._settlements or self._due:
                 await self._send_unsent()
                 asks = _take(self._asks)

@@ -314,6 +314,15 @@ class TestConcurrency:
         clock.go(seconds=2)
         await admit(survivor, 100, **limits)
 
+    async def test_that_ended_too_early_is_charged_all_the_same(
+        self, limiter: Limiter, clock: Clock, valkey: redis.Redis
+    ) -> None:
+        grant = await admit(limiter, 60, tokens_per_day=100)
+        clock.go(seconds=limits_module.LEASE_S + 1)  # Valkey could not be reached to renew it
+        await admit(limiter, 1, tokens_per_day=100)
+        limiter.settle(grant, 30)
+        await until(lambda: valkey.hget("steerguard:limits:acme", "dn") == b"31")
+
     async def test_is_kept_by_a_gateway_that_lives(
         self, limiter: Limiter, clock: Clock, valkey: redis.Redis, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -329,12 +338,12 @@ class TestConcurrency:
         await admit(limiter, 90, **limits)
 
     async def test_is_given_back_by_one_who_leaves_while_it_asks(self, limiter: Limiter) -> None:
-        leaving = asyncio.create_task(admit(limiter, 100, concurrent_requests=1, tokens_per_day=100))
+        leaving = asyncio.create_task(admit(limiter, 100, concurrent_requests=1, tokens_per_minute=100))
         await asyncio.sleep(0)
         leaving.cancel()
         await asyncio.gather(leaving, return_exceptions=True)
         await until(lambda: limiter._committing is None)
-        await admit(limiter, 100, concurrent_requests=1, tokens_per_day=100)
+        await admit(limiter, 100, concurrent_requests=1, tokens_per_minute=100)
 
 
 class TestADayAndAMonth:
