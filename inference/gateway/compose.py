@@ -40,6 +40,9 @@ REFUSED_XARGS = ("ec_transfer_params", "kv_transfer_params", "session_id")
 MAX_ANSWERS = 64  # of one request: prompts times n
 MAX_EMBEDDINGS = 2048  # of one request, as at OpenAI
 
+# What limits go by. vLLM would read "100" and 100.0 as numbers too, and so past them.
+COUNTS = ("n", "best_of", "max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens")
+
 PLAIN_MODEL = Definition()
 
 
@@ -163,9 +166,11 @@ def count_prompts(body: Body, kind: Kind) -> int:
         if many > MAX_EMBEDDINGS:
             raise InvalidRequest(f"'input' must be at most {MAX_EMBEDDINGS} texts.", param="input")
         return many
-    for name in ("n", "best_of"):
+    for name in COUNTS:
         count = body.get(name)
-        if isinstance(count, int) and count > MAX_ANSWERS:
+        if count is not None and (not isinstance(count, int) or isinstance(count, bool)):
+            raise InvalidRequest(f"'{name}' must be an integer.", param=name)
+        if count is not None and count > MAX_ANSWERS and name in ("n", "best_of"):
             raise InvalidRequest(f"'{name}' must be at most {MAX_ANSWERS}.", param=name)
     many = _length(body.get("prompt")) if kind == "completion" else 1
     embeds = body.get("prompt_embeds")

@@ -310,6 +310,16 @@ class TestPromptsWithSkillsOfTheirOwn:
         assert count_prompts({"messages": HELLO}, "chat") == 1
 
 
+class TestCounts:
+    @pytest.mark.parametrize("name", ["n", "best_of", "max_tokens", "max_completion_tokens", "max_output_tokens"])
+    @pytest.mark.parametrize("value", ["1000", 1000.0, True, [1]])
+    def test_are_integers_so_that_limits_can_go_by_them(self, name: str, value: object) -> None:
+        with pytest.raises(InvalidRequest) as refusal:
+            count_prompts({"prompt": "Hi", name: value}, "completion")
+        assert refusal.value.param == name
+        count_prompts({"prompt": "Hi", name: None}, "completion")
+
+
 class TestResponses:
     persona = Definition(
         system_prompt="Be kind.",
