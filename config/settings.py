@@ -114,6 +114,11 @@ CELERY_BEAT_SCHEDULE = {
     },
 }
 
+# --- Jobs
+JOBS_KEEP_DAYS = env.int("JOBS_KEEP_DAYS", default=30)  # after their end
+JOBS_EVENTS_KEEP_S = env.int("JOBS_EVENTS_KEEP_S", default=24 * 3600)  # after a stream's last event
+JOBS_MAX_UNFINISHED = env.int("JOBS_MAX_UNFINISHED", default=2000)  # waiting or running, per tenant
+
 # --- Application
 INSTALLED_APPS = [
     "django.contrib.admin",
