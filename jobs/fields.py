@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.db import models
 
+if TYPE_CHECKING:
+    _Base = models.Field[Any, Any]  # to the type checker it holds JSON, not text
+else:
+    _Base = models.TextField
 
-class JSONText(models.TextField):  # type: ignore[type-arg]
+
+class JSONText(_Base):
     """Any JSON value, kept as ASCII text.
 
     Prompts and answers may hold NUL and half characters, which PostgreSQL's jsonb refuses and which are harmless when

@@ -22,7 +22,7 @@ def lapse(job: Job) -> None:
 
 
 def told(valkey: redis.Redis, job: Job) -> list[str]:
-    return [fields[b"type"].decode() for _, fields in valkey.xrange(events.stream_key(job.public_id))]  # type: ignore[union-attr]
+    return [fields[b"type"].decode() for _, fields in valkey.xrange(events.stream_key(job.public_id))]  # type: ignore[union-attr,index]
 
 
 def test_a_job_is_taken_once_and_ends_once(valkey: redis.Redis, acme: Tenant) -> None:
