@@ -112,11 +112,24 @@ CELERY_BEAT_SCHEDULE = {
         "schedule": 10.0,  # seconds
         "options": {"expires": 10.0},
     },
+    "sweep-jobs": {
+        "task": "jobs.tasks.sweep",
+        "schedule": 5.0,  # seconds
+        "options": {"expires": 5.0},
+    },
+    "delete-old-jobs": {
+        "task": "jobs.tasks.delete_old_jobs",
+        "schedule": 3600.0,  # seconds
+        "options": {"expires": 3600.0},
+    },
 }
 
 # --- Jobs
 JOBS_KEEP_DAYS = env.int("JOBS_KEEP_DAYS", default=30)  # after their end
 JOBS_EVENTS_KEEP_S = env.int("JOBS_EVENTS_KEEP_S", default=24 * 3600)  # after a stream's last event
+JOBS_MAX_WATCHERS = env.int(
+    "JOBS_MAX_WATCHERS", default=500
+)  # of one gateway process, each with a connection to Valkey
 JOBS_MAX_UNFINISHED = env.int("JOBS_MAX_UNFINISHED", default=2000)  # waiting or running, per tenant
 
 # --- Application
@@ -206,6 +219,7 @@ SPECTACULAR_SETTINGS = {
         "drf_spectacular.hooks.postprocess_schema_enums",
         "personas.api.openapi.finish_schema",
         "inference.api.openapi.add_inference_paths",
+        "jobs.openapi.add_job_paths",
     ],
 }
 

@@ -26,7 +26,7 @@ class OwnPagesOnly:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         origins = [value for name, value in scope["headers"] if name == b"origin"]
-        allowed = len(origins) == 1 and is_allowed(origins[0].decode("latin-1"), _host_of(scope))
+        allowed = len(origins) == 1 and is_allowed(origins[0].decode("latin-1"), host_of(scope))
         if allowed:
             await self.application(scope, receive, send)
         else:
@@ -66,7 +66,7 @@ def _host_and_port(address: str, scheme: str) -> tuple[str, int] | None:
     return parts.hostname, port
 
 
-def _host_of(scope: Any) -> str | None:
+def host_of(scope: Any) -> str | None:
     """The host as pages see it, by the rules of ALLOWED_HOSTS; None when they would be refused."""
     try:
         return ASGIRequest({**scope, "method": "GET"}, io.BytesIO()).get_host()

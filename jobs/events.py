@@ -87,5 +87,10 @@ def _arguments(job: Job, type: str, data: Mapping[str, Any], *, must_exist: bool
         str(settings.JOBS_EVENTS_KEEP_S),
         str(MAX_EVENTS),
         type,
-        json.dumps(data, separators=(",", ":")),
+        dump(data),
     ]
+
+
+def dump(data: Mapping[str, Any]) -> str:
+    """On one line, and in ASCII."""
+    return json.dumps(data, separators=(",", ":"))

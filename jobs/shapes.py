@@ -25,7 +25,7 @@ def job_shape(job: Job) -> dict[str, Any]:
         "attempts": job.attempts,
         "result": job.result,
         "error": job.error,
-        "created": seconds(job.created_at),
+        "created_at": seconds(job.created_at),
         "started_at": seconds(job.started_at),
         "finished_at": seconds(job.finished_at),
         "cancel_requested_at": seconds(job.cancel_requested_at),

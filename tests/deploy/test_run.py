@@ -52,7 +52,7 @@ class Watch(ReadyWatch):
         while not self._demo_is_made():
             time.sleep(0.02)
         (folder / "demo-gone").touch()
-        while not all((folder / f"{name}-up").exists() for name in ("web", "worker", VALKEY, "engine")):
+        while not all((folder / f"{name}-up").exists() for name in ("web", "worker", "jobs", VALKEY, "engine")):
             time.sleep(0.02)
         self.runner.terminate()
 
@@ -69,7 +69,7 @@ def test_the_demo_may_end_and_valkey_stops_last(data: Path, monkeypatch: pytest.
     runner.loop()
     assert (data / "order").exists(), "the end of the demo stopped the rest"
     stopped = (data / "order").read_text().split()
-    assert sorted(stopped) == sorted(["web", "worker", "engine", VALKEY])
+    assert sorted(stopped) == sorted(["web", "worker", "jobs", "engine", VALKEY])
     assert stopped[-1] == VALKEY
 
 

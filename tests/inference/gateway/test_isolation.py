@@ -62,6 +62,7 @@ _BODIES: dict[str, Any] = {
     "/v1/completions": {"prompt": "Hello"},
     "/v1/responses": {"input": "Hello"},
     "/v1/embeddings": {"input": "Hello"},
+    "/v1/jobs": {"messages": HELLO},
 }
 
 ASKED_BY_MODEL: dict[Route, Ask] = {
@@ -72,7 +73,15 @@ ASKED_BY_SKILL: dict[Route, Ask] = {("POST", path): by_skill(path, **body) for p
 # These take no names: what they list is tested in its own way.
 NAMELESS: set[Route] = {("GET", "/v1/models")}
 # Routes of other apps, tested where they are made; each of those files asks as charlie for what is alice's.
-ELSEWHERE: dict[Route, str] = {}
+ELSEWHERE: dict[Route, str] = {
+    route: "tests/jobs/test_jobs.py"
+    for route in (
+        ("GET", "/v1/jobs"),
+        ("GET", "/v1/jobs/{id}"),
+        ("DELETE", "/v1/jobs/{id}"),
+        ("GET", "/events/{id}"),
+    )
+}
 
 
 def gateway_routes() -> set[Route]:
