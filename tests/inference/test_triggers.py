@@ -83,5 +83,6 @@ def test_every_second_only_engines_that_start_are_looked_at(db: None, valkey: re
 
 
 def test_every_scheduled_task_exists() -> None:
+    app.loader.import_default_modules()  # as a worker does when it starts
     for entry in settings.CELERY_BEAT_SCHEDULE.values():
         assert entry["task"] in app.tasks

@@ -69,12 +69,12 @@ def test_a_path_has_one_handler() -> None:
 
 
 def test_an_app_s_route_is_answered_for_keys_with_its_scope(gateway: Gateway, acme: Tenant, acme_key: str) -> None:
-    register("GET", "/events/{id}", tell, scope="read")
+    register("GET", "/v1/things-of-apps/{id}", tell, scope="read")
     reader = services.issue_api_key(tenant=acme, name="reader", scopes=["read"])[1]
 
-    assert gateway.http(reader).get("/events/job_1").text == "job_1"
-    assert gateway.http(None).get("/events/job_1").status_code == 401
-    refused = gateway.http(acme_key).get("/events/job_1")
+    assert gateway.http(reader).get("/v1/things-of-apps/job_1").text == "job_1"
+    assert gateway.http(None).get("/v1/things-of-apps/job_1").status_code == 401
+    refused = gateway.http(acme_key).get("/v1/things-of-apps/job_1")
     assert refused.status_code == 403
     assert refused.json()["error"]["code"] == "insufficient_scope"
     assert gateway.http(reader).get("/v1/models").status_code == 403
