@@ -14,6 +14,8 @@ import redis
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.test import Client
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 
 from personas import services
 from personas.models import Persona, SteeringVector, Tenant
@@ -22,6 +24,10 @@ from tests.engine import demo_model, engine
 from tests.valkey import running_valkey
 
 __all__ = ["demo_model", "engine"]  # fixtures
+
+# How long an example takes says how busy the machine is, and nothing about the code.
+hypothesis_settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+hypothesis_settings.load_profile("any-machine")
 
 BASE_MODEL = "SmolLM2-135M-Instruct"
 HIDDEN_SIZE = 576

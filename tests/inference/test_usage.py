@@ -281,7 +281,7 @@ class TestReadUsage:
         responses = {"input_tokens": 5, "output_tokens": 3, "input_tokens_details": {"cached_tokens": 2}}
         assert read_usage(chat) == read_usage(responses) == Amounts(0, 0, 5, 2, 3, 0)
 
-    @hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @hypothesis_settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
     @given(st.dictionaries(NAMES, VALUES | st.dictionaries(NAMES, VALUES)))
     def test_takes_whatever_an_engine_sends(self, sent: dict[str, Any]) -> None:
         assert read_usage(sent).tokens >= 0

@@ -145,7 +145,11 @@ class TestAMinute:
         assert await admitted(limiter, 120, requests_per_minute=100) == 100
         assert len(valkey.hgetall("steerguard:limits:acme")) == 4
 
-    @hypothesis_settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @hypothesis_settings(
+        deadline=None,
+        max_examples=30,
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    )
     @given(steps=st.lists(st.tuples(st.sampled_from([0, 0.4, 1, 7, 31]), st.integers(1, 40)), max_size=40))
     async def test_never_holds_more_than_its_limit(self, valkey: redis.Redis, steps: list[tuple[float, int]]) -> None:
         valkey.flushall()
