@@ -64,7 +64,7 @@ def serving() -> Iterator[Gateway]:
         yield Gateway(f"http://127.0.0.1:{port}")
     finally:
         server.should_exit = True
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
 
 
