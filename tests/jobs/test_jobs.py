@@ -293,7 +293,8 @@ def test_watchers_of_one_process_are_bounded(program: httpx.Client, settings: An
     settings.JOBS_MAX_WATCHERS = 1
     url = make(program)["stream_url"]
     with program.stream("GET", url) as stream:
-        next(stream.iter_raw())
+        watching = stream.iter_raw()  # httpx hangs up when the iterator goes
+        next(watching)
         refused = program.get(url)
         assert refused.status_code == 503 and int(refused.headers["retry-after"]) > 0
     eventually(lambda: program.delete(url.replace("/events", "/v1/jobs")).status_code == 200)
