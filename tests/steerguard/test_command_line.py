@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from steerguard.__main__ import main, parse_layers
+from steerguard.__main__ import main
+from steerguard.extraction.cli import parse_layers
 from steerguard.vectors import read_vector
 from tests.tiny_model import write_tiny_model
 
