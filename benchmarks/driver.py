@@ -13,7 +13,6 @@ from typing import Any
 import psutil
 
 ROOT = Path(__file__).resolve().parent.parent
-PAUSE_S = 2.5
 
 
 class Stopped(Exception):
@@ -54,15 +53,19 @@ class Driven:
         self._process.stdin.flush()
         return self.read()
 
-    def take_turn(self) -> None:
-        """Lets the engine before come to rest, and this one wake up."""
-        time.sleep(PAUSE_S)
+    def take_turn(self, pause_s: float) -> None:
+        """Lets the engine before come to rest (it spins for about a second), and this one wake up."""
+        time.sleep(pause_s)
         self.ask("generate", batch=4, tokens=8, distinct=0)
 
-    def stop(self) -> None:
+    def dismiss(self) -> None:
+        """Lets it stop, without waiting for it."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
+
+    def stop(self) -> None:
+        self.dismiss()
         try:
             self._process.wait(60)
         except subprocess.TimeoutExpired:

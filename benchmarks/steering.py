@@ -9,12 +9,14 @@ There are two sessions with a stock engine each, because all contestants togethe
 """
 
 import argparse
+import contextlib
 import json
 import math
 import os
 import statistics
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -72,11 +74,14 @@ class Session:
     contestants: list[Contestant]
     rounds: int
     repeats: dict[int, int]  # runs of a batch in one turn, of which the median counts
-    until_s: float = math.inf  # no further round is begun that would end later, counted from the start
+    pause_s: float = 2.5  # between engines
+    warm_up: int = ADAPTERS  # distinct blends or adapters that each engine uses before anything counts
+    until_s: float = math.inf  # no part of a further round is begun that would end later, counted from the start
     samples: Samples = field(default_factory=dict)
     shared_prefix: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     memory: dict[str, dict[str, Any]] = field(default_factory=dict)
     register_ms: list[float] = field(default_factory=list)
+    part_took_s: dict[str, float] = field(default_factory=dict)  # part of a round -> the last time that it was run
 
     def run(self) -> None:
         say(f"loading {', '.join(c.kind for c in self.contestants)} (the first time they compile for some minutes) …")
@@ -85,44 +90,67 @@ class Session:
         try:
             with all_cores(engines):
                 together = [(contestant, engine) for contestant, engine in together if _is_ready(contestant, engine)]
-            for contestant, engine in together:  # warm-up, uncounted: every blend and adapter once
-                engine.take_turn()
+            for contestant, engine in together:
+                engine.take_turn(self.pause_s)
                 for distinct in contestant.variants.values():
-                    engine.ask("generate", batch=max(8, min(distinct, ADAPTERS)), tokens=8, distinct=distinct)
+                    engine.ask("generate", batch=max(8, min(distinct, self.warm_up)), tokens=8, distinct=distinct)
             for index in range(self.rounds):
+                if not self._has_time(min(self.part_took_s.values(), default=-math.inf)):
+                    break
                 began_s = time.monotonic()
                 self._run_round(index, together if index % 2 == 0 else together[::-1])
-                took_s = time.monotonic() - began_s
-                say(f"round {index + 1} of {self.rounds}: {took_s:.0f} s")
-                if time.monotonic() + took_s - STARTED_S > self.until_s:
-                    break
+                say(f"round {index + 1} of {self.rounds}: {time.monotonic() - began_s:.0f} s")
             for _, engine in together:
                 if engine.kind == "steering":
-                    engine.take_turn()
+                    engine.take_turn(self.pause_s)
                     answers = [engine.ask("register") for _ in range(REGISTRATIONS)]
                     self.register_ms = [answer["register_to_first_steered_ms"] for answer in answers]
                 self.memory[engine.kind] = engine.ask("memory")
         finally:
             for engine in engines:
+                engine.dismiss()
+            for engine in engines:
                 engine.stop()
 
     def _run_round(self, index: int, together: list[tuple[Contestant, Driven]]) -> None:
         for batch in sorted({batch for contestant, _ in together for batch in contestant.batches}):
-            for contestant, engine in together:
-                if batch not in contestant.batches:
-                    continue
-                engine.take_turn()
-                rows = list(contestant.variants.items())
-                for row, distinct in rows if index % 2 == 0 else rows[::-1]:
-                    runs = [
-                        engine.ask("generate", batch=batch, tokens=TOKENS, distinct=distinct)
-                        for _ in range(self.repeats.get(batch, 1))
-                    ]
-                    median = {figure: statistics.median(run[figure] for run in runs) for figure in runs[0]}
-                    self.samples.setdefault(row, {}).setdefault(str(batch), []).append(median)
+            with self._part(f"batch {batch}") as has_time:
+                if has_time:
+                    self._run_batch(batch, index, together)
+        with self._part("shared prefix") as has_time:
+            if has_time:
+                self._ask_behind_prefix(index, together)
+
+    @contextlib.contextmanager
+    def _part(self, name: str) -> Iterator[bool]:
+        """Gives whether there is time for this part of a round; each is run at least once."""
+        began_s = time.monotonic()
+        has_time = self._has_time(self.part_took_s.get(name, -math.inf))
+        yield has_time
+        if has_time:
+            self.part_took_s[name] = time.monotonic() - began_s
+
+    def _has_time(self, for_s: float) -> bool:
+        return time.monotonic() - STARTED_S + for_s <= self.until_s
+
+    def _run_batch(self, batch: int, index: int, together: list[tuple[Contestant, Driven]]) -> None:
+        for contestant, engine in together:
+            if batch not in contestant.batches:
+                continue
+            engine.take_turn(self.pause_s)
+            rows = list(contestant.variants.items())
+            for row, distinct in rows if index % 2 == 0 else rows[::-1]:
+                runs = [
+                    engine.ask("generate", batch=batch, tokens=TOKENS, distinct=distinct)
+                    for _ in range(self.repeats.get(batch, 1))
+                ]
+                median = {figure: statistics.median(run[figure] for run in runs) for figure in runs[0]}
+                self.samples.setdefault(row, {}).setdefault(str(batch), []).append(median)
+
+    def _ask_behind_prefix(self, index: int, together: list[tuple[Contestant, Driven]]) -> None:
         for contestant, engine in together:
             if count := contestant.askers:
-                engine.take_turn()
+                engine.take_turn(self.pause_s)
                 for figure, values in engine.ask("shared_prefix", first=index * count, count=count).items():
                     self.shared_prefix.setdefault(contestant.kind, {}).setdefault(figure, []).extend(values)
 
@@ -130,19 +158,17 @@ class Session:
 def main_session(*, quick: bool) -> Session:
     steered = {"idle": 0, **{f"steered {n}": n for n in BLENDS}}
     # At 256, and in the quick run at 64, one batch of vLLM's CPU LoRA path takes minutes.
-    batches, lora_batches = ((1, 8, 64), (1, 8)) if quick else ((1, 8, 64, 256), (1, 8, 64))
+    batches, lora_batches = ((1, 8, 64), (8,)) if quick else ((1, 8, 64, 256), (1, 8, 64))
     # Compiling a third engine would take a third of the time that the quick run has.
     lora_environment = {"BENCH_EAGER": "1"} if quick else {}
-    return Session(
-        contestants=[
-            Contestant("stock", {"stock": 0}, batches),
-            Contestant("steering", steered, batches, askers=8),
-            Contestant(LORA, {LORA: ADAPTERS}, lora_batches, 3, environment=lora_environment),
-        ],
-        rounds=3 if quick else 7,
-        repeats={1: 3, 8: 2} if quick else {1: 3, 8: 3},
-        until_s=285.0 if quick else math.inf,
-    )
+    contestants = [
+        Contestant("stock", {"stock": 0}, batches),
+        Contestant("steering", steered, batches, askers=8),
+        Contestant(LORA, {LORA: ADAPTERS}, lora_batches, 1 if quick else 3, environment=lora_environment),
+    ]
+    if quick:
+        return Session(contestants, rounds=3, repeats={}, pause_s=1.5, warm_up=8, until_s=270.0)
+    return Session(contestants, rounds=7, repeats={1: 3, 8: 3})
 
 
 def peers_session() -> Session:
