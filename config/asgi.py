@@ -1,5 +1,7 @@
 """The one ASGI application: `/v1/…` and `/events/…` to the gateway, `/ws/…` to Channels, everything else to Django.
 
+    uvicorn --http inference.bounded_http:BoundedHttp config.asgi:application
+
 The gateway comes first and raw: Django's middleware costs milliseconds per request, which a relay of
 token streams can't afford. It also gets the lifespan events, to open and close its connections.
 """
@@ -16,14 +18,21 @@ django_app = get_asgi_application()  # loads the apps, so it has to come before 
 from channels.auth import AuthMiddlewareStack  # noqa: E402
 from channels.routing import URLRouter  # noqa: E402
 
+from inference.body_limit import BodyLimit  # noqa: E402
 from inference.gateway.app import application as gateway_app  # noqa: E402
 from inference.page_origin import OwnPagesOnly  # noqa: E402
 from inference.routing import websocket_urlpatterns  # noqa: E402
+from steerguard.vectors import MAX_VECTOR_BYTES  # noqa: E402
 
 Receive = Callable[[], Awaitable[Any]]
 Send = Callable[[Any], Awaitable[None]]
 
 GATEWAY_PATHS = ("/v1/", "/events/")
+
+# Nothing larger than a vector's file is uploaded. The views say what is too large for each of them.
+MAX_BODY_BYTES = 2 * MAX_VECTOR_BYTES
+
+limited_django_app = BodyLimit(django_app, MAX_BODY_BYTES)
 
 websocket_app = OwnPagesOnly(AuthMiddlewareStack(URLRouter(websocket_urlpatterns)))
 
@@ -35,4 +44,4 @@ async def application(scope: Any, receive: Receive, send: Send) -> None:
     elif scope["type"] == "websocket":
         await websocket_app(scope, receive, send)
     else:
-        await django_app(scope, receive, send)
+        await limited_django_app(scope, receive, send)

@@ -179,6 +179,7 @@ def running_steerguard(port: int, stub_url: str) -> Iterator[Contestant]:
             keys = json.loads(seeding.stdout.splitlines()[-1])
             web = [sys.executable, "-m", "uvicorn", "config.asgi:application", "--host", "127.0.0.1"]
             web += ["--port", str(port), "--no-access-log", "--timeout-graceful-shutdown", "3"]
+            web += ["--http", "inference.bounded_http:BoundedHttp"]
             process = Process("steerguard", web, environment=settings)
             try:
                 yield Contestant(

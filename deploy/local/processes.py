@@ -6,7 +6,6 @@ the others talk to it to their end.
 """
 
 import multiprocessing
-import os
 import signal
 import sys
 from typing import Any
@@ -29,13 +28,15 @@ def commands(environment: Environment) -> dict[str, list[str]]:
     python = sys.executable
     web = [python, "-m", "uvicorn", "config.asgi:application", "--host", environment.host]
     web += ["--port", str(environment.port), "--no-access-log", "--timeout-graceful-shutdown", "3"]
+    web += ["--http", "inference.bounded_http:BoundedHttp"]
     # In a container one is root, which celery deplores in five lines at each start.
     celery = [python, "-W", "ignore::UserWarning", "-m", "celery", "-A", "config", "-q", "worker"]
     celery += ["--without-gossip", "--without-mingle"]
     worker = [*celery, "--beat", "--concurrency", "2"]
-    # Jobs run for minutes and must not hold up the rest; their threads wait for one event loop (jobs/worker.py).
-    jobs = [*celery, "--queues", "generation", "--hostname", "jobs@%h", "--pool", "threads"]
-    jobs += ["--concurrency", os.environ.get("JOBS_CONCURRENCY", "16")]
+    # Jobs run for minutes and must not hold up the rest. They run on one event loop, for which a thread rings
+    # (jobs/worker.py).
+    jobs = [*celery, "--queues", "generation,batch", "--hostname", "jobs@%h", "--pool", "threads"]
+    jobs += ["--concurrency", "1"]
     # The demo ends when it is made; when it was made before, in a second.
     chosen = {"web": web, "worker": worker, "jobs": jobs, DEMO: [python, "manage.py", "seed_demo"]}
     if environment.valkey_socket is not None:
