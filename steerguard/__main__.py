@@ -1,7 +1,7 @@
 """`python -m steerguard`: the library from a shell.
 
 Results are one JSON line on standard output, progress and refusals go to standard error. Exit status 2: the
-input was refused, and the reason says which part.
+input was refused, and the reason says which part. 3: an option has to say what the input doesn't.
 """
 
 import argparse
@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 from steerguard.command_line import REFUSED
 from steerguard.extraction import cli as extraction
+from steerguard.vectors import cli as vectors
 
-COMMANDS = (extraction.register,)
+COMMANDS = (extraction.register, vectors.register)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

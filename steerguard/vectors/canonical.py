@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import safetensors
 
+from steerguard.vectors.json_text import parse_object
 from steerguard.vectors.vector import FloatArray, SteeringVector, VectorError
 
 FORMAT = "steerguard.vector.v1"
@@ -98,7 +99,7 @@ def _read_metadata(data: bytes) -> dict[str, Any]:
         raise VectorError("header length", f"at most {MAX_HEADER_BYTES} bytes", str(length))
     if length > len(data) - 8:
         raise VectorError("header length", f"at most the {len(data) - 8} bytes that follow", str(length))
-    header = _parse_object("header", data[8 : 8 + length])
+    header = parse_object("header", data[8 : 8 + length])
     metadata = header.get("__metadata__")
     if not isinstance(metadata, Mapping):
         raise VectorError("metadata", f"__metadata__ with format {FORMAT}", "none")
@@ -115,7 +116,7 @@ def _read_metadata(data: bytes) -> dict[str, Any]:
         "hidden_size": int(hidden_size),
         "base_model": metadata.get("base_model", ""),
         "name": metadata.get("name", ""),
-        "provenance": _parse_object("metadata provenance", provenance),
+        "provenance": parse_object("metadata provenance", provenance),
     }
 
 
@@ -128,27 +129,3 @@ def _read_row(name: str, tensor: Mapping[str, object]) -> tuple[int, FloatArray]
     shape = tensor["shape"]
     values = np.frombuffer(tensor["data"], dtype="<f4").reshape(shape)  # type: ignore[call-overload]
     return int(match[1]), values.astype(np.float32)
-
-
-def _parse_object(field: str, text: bytes | str) -> dict[str, object]:
-    """A JSON object in which no key comes twice, which JSON parsers otherwise let pass."""
-
-    def refuse_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        found: dict[str, object] = {}
-        for key, value in pairs:
-            if key in found:
-                raise VectorError(field, "each key once", f"{key[:80]!r} twice")
-            found[key] = value
-        return found
-
-    try:
-        if isinstance(text, bytes):
-            text = text.decode("utf-8")
-        value = json.loads(text, object_pairs_hook=refuse_duplicates)
-    except VectorError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise VectorError(field, "JSON in UTF-8", str(error)[:120]) from None
-    if not isinstance(value, dict):
-        raise VectorError(field, "a JSON object", type(value).__name__)
-    return value
