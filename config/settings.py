@@ -124,13 +124,20 @@ CELERY_BEAT_SCHEDULE = {
     },
 }
 
-# --- Jobs
+# --- Jobs. A worker asks for so many answers at once, and for so many of one tenant's, lines of batches included.
+JOBS_CONCURRENCY = env.int("JOBS_CONCURRENCY", default=16)
+JOBS_TENANT_CONCURRENCY = env.int("JOBS_TENANT_CONCURRENCY", default=8)
+BATCH_CONCURRENCY = env.int("BATCH_CONCURRENCY", default=8)  # of one batch's lines
+JOBS_LEASE_S = env.float("JOBS_LEASE_S", default=15.0)  # a worker that is silent for so long has died
 JOBS_KEEP_DAYS = env.int("JOBS_KEEP_DAYS", default=30)  # after their end
 JOBS_EVENTS_KEEP_S = env.int("JOBS_EVENTS_KEEP_S", default=24 * 3600)  # after a stream's last event
-JOBS_MAX_WATCHERS = env.int(
-    "JOBS_MAX_WATCHERS", default=500
-)  # of one gateway process, each with a connection to Valkey
+JOBS_MAX_WATCHERS = env.int("JOBS_MAX_WATCHERS", default=2000)  # of one gateway process
 JOBS_MAX_UNFINISHED = env.int("JOBS_MAX_UNFINISHED", default=2000)  # waiting or running, per tenant
+FILES_MAX_BYTES = env.int("FILES_MAX_BYTES", default=200 * 1024 * 1024)  # of one file
+FILES_MAX_TENANT_BYTES = env.int("FILES_MAX_TENANT_BYTES", default=2 * 1024 * 1024 * 1024)  # of all of a tenant's
+FILES_KEEP_DAYS = env.int("FILES_KEEP_DAYS", default=30)
+BATCH_MAX_LINES = env.int("BATCH_MAX_LINES", default=50_000)
+BATCH_MAX_LINE_BYTES = env.int("BATCH_MAX_LINE_BYTES", default=8 * 1024 * 1024)
 
 # --- Application
 INSTALLED_APPS = [

@@ -49,6 +49,26 @@ class TooManyFiles(GatewayError):
         super().__init__(f"All files together may take {limit_bytes} bytes; delete some first.")
 
 
+class FileTooLarge(GatewayError):
+    status = 413
+    type = "invalid_request_error"
+    code = "request_too_large"
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__(f"'file' is larger than {limit_bytes} bytes.", param="file")
+
+
+class UploadStalled(GatewayError):
+    """The client sent nothing of the rest for a while."""
+
+    status = 408
+    type = "invalid_request_error"
+    code = "request_timeout"
+
+    def __init__(self, silence_s: float) -> None:
+        super().__init__(f"Nothing of the upload came for {silence_s:.0f} seconds.")
+
+
 class TooManyWatchers(GatewayError):
     """This process follows as many jobs as it can."""
 

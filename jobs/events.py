@@ -9,7 +9,7 @@ its job can't add to the next one's text, and after one terminal event there is 
 | `queued`, `started` | the job |
 | `restarted` | `attempt`: the text so far is void, deltas begin again |
 | `delta` | `index` of the choice, and `text` |
-| `progress` | `done`, `total`, for batches `failed` |
+| `progress` | `done`, `total`, `failed`, `rate_per_s`, `seconds_left` |
 | `succeeded`, `failed`, `cancelled` | the job with its `result` or `error`; the last event |
 """
 
@@ -33,6 +33,12 @@ log = structlog.get_logger("jobs")
 # beginning.
 MAX_EVENTS = 10_000
 
+# Says the id of a job that has one more: jobs/feeds.py listens here once for all that a process watches.
+CHANNEL = "steerguard:job-events"
+
+TIMEOUTS: dict[str, Any] = {"socket_connect_timeout": 2, "socket_timeout": 10}
+SILENCE_S = 5.0  # of a channel; less than the socket's
+
 Appended = Literal["appended", "refused", "lost"]
 
 _APPEND = """
@@ -41,6 +47,7 @@ if tonumber(ARGV[1]) < fence then return 'refused' end
 if ARGV[3] == '1' and redis.call('EXISTS', KEYS[1]) == 0 then return 'lost' end
 redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[5], '*', 'type', ARGV[6], 'data', ARGV[7])
 redis.call('EXPIRE', KEYS[1], ARGV[4])
+redis.call('PUBLISH', ARGV[8], ARGV[9])
 redis.call('SET', KEYS[2], ARGV[2] == '1' and '9007199254740991' or ARGV[1], 'EX', ARGV[4])
 return 'appended'
 """
@@ -74,7 +81,7 @@ async def append_async(
 
 def open_redis() -> AsyncRedis:
     """A client for the running event loop, which whoever opens it closes."""
-    return AsyncRedis.from_url(settings.REDIS_URL, socket_connect_timeout=2, socket_timeout=10)
+    return AsyncRedis.from_url(settings.REDIS_URL, **TIMEOUTS)
 
 
 def _arguments(job: Job, type: str, data: Mapping[str, Any], *, must_exist: bool) -> list[str]:
@@ -88,6 +95,8 @@ def _arguments(job: Job, type: str, data: Mapping[str, Any], *, must_exist: bool
         str(MAX_EVENTS),
         type,
         dump(data),
+        CHANNEL,
+        job.public_id,
     ]
 
 

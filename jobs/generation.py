@@ -1,41 +1,33 @@
 """One generation job, run: asked of the gateway in this process, its text put into the job's stream as it comes.
 
-The request takes the way of any other, from its key to its log line: limits, locks and usage hold for it, and a key
-that was revoked meanwhile gets nothing. A worker looks after its lease beside it, so a cancellation ends the
-generation in the engine within a second, and a job that another worker has taken over is let go of.
+Its worker looks after the lease beside it (jobs/leases.py), so a cancellation ends the generation in the engine within
+a second, and a job that another worker has taken over is let go of.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-from collections.abc import AsyncGenerator
 from functools import partial
 from typing import Any
 
 import redis
 import structlog
-from django.utils import timezone
 
-from inference.gateway.app import application
-from inference.gateway.authenticate import ADMITTED_KEY
-from inference.gateway.directory import Key
 from inference.gateway.errors import EngineFailed, EngineUnavailable
 from inference.gateway.relay import BROKE_OFF
-from inference.gateway.runtime import current_runtime
 from inference.gateway.sse import DONE_EVENT, EventSplitter, parse_event
 from jobs import events, services
 from jobs.answers import Assembly, whole_texts
+from jobs.asking import Pauses, Refused, ask_whole, call_gateway, key_of
 from jobs.database import in_database
+from jobs.dispatching import Desk
 from jobs.errors import JobFailed
 from jobs.models import Job
 from jobs.shapes import job_shape
+from jobs.slots import Turn
 
 log = structlog.get_logger("jobs")
-
-LOOK_EVERY_S = 0.5  # a cancellation is noticed within it
-RENEW_EVERY_S = 5.0
 
 # How long text is collected before it becomes an event: ever longer, so that no stream outgrows events.MAX_EVENTS.
 FLUSH_S = 0.05
@@ -43,57 +35,40 @@ FLUSH_S_AFTER = ((4000, 1.0), (2000, 0.25))
 
 # A limit or an engine that is in the way is waited for, as a client would.
 RETRY_FOR_S = 600.0
-MAX_RETRY_PAUSE_S = 30.0
-
-
-class _Refused(Exception):
-    """The gateway's answer is an error. `retry_after_s` None: asking again is no use."""
-
-    def __init__(self, status: int, answer: bytes, retry_after_s: float | None) -> None:
-        try:
-            error = json.loads(answer)["error"]
-            self.failure = JobFailed(str(error.get("code") or error.get("type")), str(error["message"]))
-        except (ValueError, KeyError, TypeError, AttributeError):
-            self.failure = JobFailed("internal_error", "The gateway failed to answer this request.")
-        super().__init__(self.failure.message)
-        worth_it = status in (429, 503) and self.failure.code != "insufficient_quota"
-        self.retry_after_s = retry_after_s if worth_it else None
 
 
 class _LeaseLost(Exception):
     """Another worker has the job, or it has ended: nothing more may be said about it."""
 
 
-async def run(job: Job) -> None:
+async def run(job: Job, desk: Desk, turn: Turn) -> None:
     """Run a job that this worker has claimed, to its end.
 
     Cancelling gives the job back: the next worker begins it anew.
     """
-    running = asyncio.create_task(_generate(job), name=f"job-{job.public_id}")
-    watching = asyncio.create_task(_watch(job), name=f"job-watch-{job.public_id}")
-    try:
-        await asyncio.wait({running, watching}, return_when=asyncio.FIRST_COMPLETED)
-        if not running.done():
+    async with desk.leases.holding(job) as over:
+        running = asyncio.create_task(_generate(job, desk, turn), name=f"job-ask-{job.public_id}")
+        try:
+            await asyncio.wait({running, over}, return_when=asyncio.FIRST_COMPLETED)
+            if not running.done():
+                running.cancel()
+                await asyncio.wait({running})
+                if over.result() == "cancelled":
+                    await _finish(job, Job.State.CANCELLED)
+            elif not running.cancelled() and (error := running.exception()) is not None:
+                await _end_failed(job, error)
+        except asyncio.CancelledError:
             running.cancel()
             await asyncio.wait({running})
-            if watching.result() == "cancelled":
-                await _finish(job, Job.State.CANCELLED)
-        elif not running.cancelled() and (error := running.exception()) is not None:
-            await _end_failed(job, error)
-    except asyncio.CancelledError:
-        running.cancel()
-        await asyncio.wait({running})
-        await in_database(partial(services.give_back, job))
-        raise
-    finally:
-        watching.cancel()
+            await in_database(partial(services.give_back, job))
+            raise
 
 
 async def _end_failed(job: Job, error: BaseException) -> None:
     match error:
         case _LeaseLost():
             return
-        case _Refused():
+        case Refused():
             failure = error.failure
         case JobFailed():
             failure = error
@@ -110,66 +85,60 @@ async def _finish(job: Job, state: Job.State, **outcome: Any) -> None:
     await in_database(partial(services.finish, job, state, **outcome))
 
 
-async def _watch(job: Job) -> services.LeaseState:
-    """Keep the job this worker's, until it isn't or shouldn't be. A database that is away is asked again."""
-    renewed_s = asyncio.get_running_loop().time()
-    while True:
-        await asyncio.sleep(LOOK_EVERY_S)
-        with contextlib.suppress(EngineUnavailable):
-            state = await in_database(partial(services.look_at_lease, job))
-            if state != "held":
-                return state
-            if (now_s := asyncio.get_running_loop().time()) - renewed_s >= RENEW_EVERY_S:
-                await in_database(partial(services.renew_lease, job))
-                renewed_s = now_s
-
-
-async def _generate(job: Job) -> None:
-    async with contextlib.aclosing(events.open_redis()) as client:
-        teller = _Teller(client, job)
-        await teller.begin()
-        flushing = asyncio.create_task(teller.flush_regularly(), name=f"job-flush-{job.public_id}")
-        try:
-            asking = asyncio.ensure_future(_answer(job, teller))
-            await asyncio.wait({asking, flushing}, return_when=asyncio.FIRST_COMPLETED)
-            if not asking.done():
-                asking.cancel()
-                await asyncio.wait({asking})
-                flushing.result()  # raises why it ended: the lease is lost
-            await teller.flush()  # what came before a failure, too
-            result = asking.result()
-        except asyncio.CancelledError:
+async def _generate(job: Job, desk: Desk, turn: Turn) -> None:
+    teller = _Teller(desk.redis, job)
+    await teller.begin()
+    flushing = asyncio.create_task(teller.flush_regularly(), name=f"job-flush-{job.public_id}")
+    asking = asyncio.ensure_future(_answer(job, teller, turn))
+    try:
+        await asyncio.wait({asking, flushing}, return_when=asyncio.FIRST_COMPLETED)
+        if not asking.done():
             asking.cancel()
             await asyncio.wait({asking})
-            raise
-        finally:
-            flushing.cancel()
-            await asyncio.wait({flushing})
+            flushing.result()  # raises why it ended: the lease is lost
+        await teller.flush()  # what came before a failure, too
+        result = asking.result()
+    except asyncio.CancelledError:
+        asking.cancel()
+        await asyncio.wait({asking})
+        raise
+    finally:
+        flushing.cancel()
+        await asyncio.wait({flushing})
     await _finish(job, Job.State.SUCCEEDED, result=result)
 
 
-async def _answer(job: Job, teller: _Teller) -> dict[str, Any]:
-    """The whole answer, whose text `teller` has heard. Raises JobFailed, EngineFailed."""
-    deadline_s = asyncio.get_running_loop().time() + RETRY_FOR_S
+async def _answer(job: Job, teller: _Teller, turn: Turn) -> dict[str, Any]:
+    """The whole answer, whose text `teller` has heard. Raises JobFailed, Refused, EngineFailed.
+
+    What is in the way for a while is waited for without a place at the gateway: others have no reason to wait too.
+    """
+    deadline_s, pauses = asyncio.get_running_loop().time() + RETRY_FOR_S, Pauses()
     while True:
+        await turn.take()
         try:
             return await _ask(job, teller)
-        except _Refused as refusal:
-            pause_s = refusal.retry_after_s
-            if pause_s is None or asyncio.get_running_loop().time() + pause_s > deadline_s:
+        except Refused as refusal:
+            if refusal.retry_after_s is None:
                 raise
-            await asyncio.sleep(min(max(pause_s, 0.1), MAX_RETRY_PAUSE_S))
+            pause_s = pauses.next_s(refusal.retry_after_s)
+            if asyncio.get_running_loop().time() + pause_s > deadline_s:
+                raise
+        finally:
+            turn.lay_down()
+        await asyncio.sleep(pause_s)
 
 
 async def _ask(job: Job, teller: _Teller) -> dict[str, Any]:
-    key = await _key_of(job)
+    key = await key_of(job)
     splitter, done = EventSplitter(), False
-    whole = bytearray()
-    async with contextlib.aclosing(_call_gateway(job.inputs["path"], job.inputs["body"], key)) as parts:
+    if not job.inputs["body"].get("stream"):
+        whole = await ask_whole(job.inputs["path"], job.inputs["body"], key)
+        answer = {**whole.body, "model": job.inputs["model"]}
+        teller.hear_texts(whole_texts(answer))
+        return answer
+    async with contextlib.aclosing(call_gateway(job.inputs["path"], job.inputs["body"], key)) as parts:
         async for part in parts:
-            if not job.inputs["body"].get("stream"):
-                whole += part
-                continue
             for event in splitter.feed(part):
                 if event == DONE_EVENT:
                     done = True
@@ -178,73 +147,9 @@ async def _ask(job: Job, teller: _Teller) -> dict[str, Any]:
                     if isinstance(error := chunk.get("error"), dict):
                         raise JobFailed(str(error.get("code")), str(error.get("message")))
                     teller.hear(chunk)
-    if whole:
-        answer = {**json.loads(whole), "model": job.inputs["model"]}
-        teller.hear_texts(whole_texts(answer))
-        return answer
     if not done:
         raise EngineFailed(BROKE_OFF)
     return teller.assembly.whole(job.inputs["model"])
-
-
-async def _key_of(job: Job) -> Key:
-    """The key that asked, as it is now. Raises JobFailed."""
-    live = (await current_runtime()).live
-    key = live.current.keys.get(job.key_prefix)
-    if key is None:
-        key = (await live.refreshed({"key"})).keys.get(job.key_prefix)
-    if key is None or (key.expires_at is not None and key.expires_at <= timezone.now()):
-        raise JobFailed("invalid_api_key", "The API key that asked for this job has expired or was revoked.")
-    return key
-
-
-async def _call_gateway(path: str, body: dict[str, Any], key: Key) -> AsyncGenerator[bytes, None]:
-    """The body of the gateway's answer, part by part. Raises _Refused.
-
-    Closing it is to the gateway what a client's hanging up is.
-    """
-    request = iter([{"type": "http.request", "body": json.dumps(body).encode(), "more_body": False}])
-    messages: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue(maxsize=64)
-
-    async def receive() -> dict[str, Any]:
-        if (message := next(request, None)) is None:
-            await asyncio.Event().wait()
-        assert message is not None
-        return message
-
-    async def serve() -> None:
-        try:
-            scope = {"type": "http", "method": "POST", "path": path, "query_string": b"", "headers": []}
-            await application({**scope, ADMITTED_KEY: key}, receive, messages.put)
-        finally:
-            with contextlib.suppress(asyncio.QueueFull):
-                messages.put_nowait(None)
-
-    serving = asyncio.create_task(serve(), name="job-request")
-    try:
-        start = await messages.get()
-        if start is None:
-            raise EngineFailed(BROKE_OFF)
-        refused = bytearray()
-        while (message := await messages.get()) is not None:
-            if start["status"] == 200:
-                yield message["body"]
-            else:
-                refused += message["body"]
-            if not message["more_body"]:
-                break
-        if start["status"] != 200:
-            raise _Refused(start["status"], bytes(refused), _retry_after_s(start["headers"]))
-    finally:
-        serving.cancel()
-        await asyncio.wait({serving})
-        if not serving.cancelled():
-            serving.exception()  # logged by the gateway
-
-
-def _retry_after_s(headers: list[tuple[bytes, bytes]]) -> float | None:
-    value = dict(headers).get(b"retry-after")
-    return float(value) if value is not None else None
 
 
 class _Teller:
@@ -257,6 +162,7 @@ class _Teller:
         self._pending: dict[int, list[str]] = {}
         self._told: dict[int, list[str]] = {}
         self._events = 0
+        self._heard = asyncio.Event()
         self._flushing = asyncio.Lock()
 
     def hear(self, chunk: dict[str, Any]) -> None:
@@ -265,6 +171,7 @@ class _Teller:
     def hear_texts(self, texts: Any) -> None:
         for index, text in texts:
             self._pending.setdefault(index, []).append(text)
+            self._heard.set()
 
     async def begin(self) -> None:
         """Raises _LeaseLost."""
@@ -278,8 +185,12 @@ class _Teller:
     async def flush_regularly(self) -> None:
         """Raises _LeaseLost."""
         while True:
+            await self._heard.wait()
             await asyncio.sleep(next((pause for many, pause in FLUSH_S_AFTER if self._events > many), FLUSH_S))
+            self._heard.clear()
             await self.flush()
+            if any(self._pending.values()):
+                self._heard.set()  # Valkey was away
 
     async def flush(self) -> None:
         """Raises _LeaseLost."""

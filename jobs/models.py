@@ -83,7 +83,9 @@ class Job(models.Model):
     finished_at = models.DateTimeField(null=True, blank=True)
     cancel_requested_at = models.DateTimeField(null=True, blank=True)
     attempts = models.PositiveIntegerField(default=0)
+    fruitful_attempt = models.PositiveIntegerField(default=0, help_text="The last one that got anything done")
     lease_until = models.DateTimeField(null=True, blank=True)
+    rate = models.FloatField(null=True, blank=True, help_text="Done per second, of late")
 
     objects = JobQuerySet.as_manager()
 
@@ -110,11 +112,16 @@ class Job(models.Model):
     def has_ended(self) -> bool:
         return self.state in self.ENDED
 
+    @property
+    def keeps_parts(self) -> bool:
+        """Whether what has been done of it outlives its cancellation, so that somebody has to put it together."""
+        return self.kind == self.Kind.BATCH and self.started_at is not None
+
 
 class StoredFileQuerySet(models.QuerySet["StoredFile"]):
     def of_tenant(self, slug: str) -> StoredFileQuerySet:
-        """Those that are there: one being deleted is gone already."""
-        return self.filter(tenant__slug=slug)
+        """Those that are there: one that has expired is gone, whether or not it has been cleaned up."""
+        return self.filter(tenant__slug=slug, expires_at__gt=timezone.now())
 
 
 class StoredFile(models.Model):
@@ -126,17 +133,22 @@ class StoredFile(models.Model):
 
     public_id = models.CharField(max_length=40, unique=True, default=make_file_id, editable=False)
     tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="files")
+    key_prefix = models.CharField(max_length=8, blank=True, help_text="The API key that made it")
     purpose = models.CharField(max_length=20, choices=Purpose.choices)
     filename = models.CharField(max_length=255)
     size = models.PositiveBigIntegerField(help_text="bytes")
     storage_name = models.CharField(max_length=64, unique=True)
     created_at = models.DateTimeField(default=timezone.now, editable=False)
+    expires_at = models.DateTimeField()
 
     objects = StoredFileQuerySet.as_manager()
 
     class Meta:
         ordering: ClassVar = ["-created_at", "-pk"]
-        indexes: ClassVar = [models.Index(fields=["tenant", "-created_at", "-id"], name="file_by_tenant")]
+        indexes: ClassVar = [
+            models.Index(fields=["tenant", "-created_at", "-id"], name="file_by_tenant"),
+            models.Index(fields=["expires_at"], name="file_by_expiry"),
+        ]
 
     def __str__(self) -> str:
         return self.public_id
@@ -168,6 +180,7 @@ class Batch(models.Model):
     error_file = models.ForeignKey(StoredFile, models.SET_NULL, null=True, blank=True, related_name="+")
     completed = models.PositiveBigIntegerField(default=0)
     failed = models.PositiveBigIntegerField(default=0)
+    output_expires_after_s = models.PositiveIntegerField(null=True, blank=True)
     expires_at = models.DateTimeField()
     in_progress_at = models.DateTimeField(null=True, blank=True)
     finalizing_at = models.DateTimeField(null=True, blank=True)

@@ -1,25 +1,23 @@
-"""The job API, beside the gateway's own routes: make, list, look at and cancel jobs, and watch one."""
+"""The routes of this app, beside the gateway's own: jobs here, files and batches in their packages."""
 
 from __future__ import annotations
 
-import json
 from functools import partial
-from typing import Any
-from urllib.parse import parse_qs
 
 from inference.gateway.call import Call
-from inference.gateway.errors import InvalidRequest
 from inference.gateway.routes import register
 from jobs import services
+from jobs.batches import routes as batches
 from jobs.database import in_database
 from jobs.errors import UnknownObject
+from jobs.files import routes as files
 from jobs.models import Job
+from jobs.pages import list_page, read_query
+from jobs.replies import reply
 from jobs.requests import read_request
 from jobs.shapes import job_shape
 from jobs.visible import find_visible, jobs_of
 from jobs.watching import admit_watcher, watch_job
-
-MAX_PAGE = 100
 
 
 def register_all() -> None:
@@ -28,12 +26,20 @@ def register_all() -> None:
     register("GET", "/v1/jobs/{id}", show_job)
     register("DELETE", "/v1/jobs/{id}", cancel_job)
     register("GET", "/events/{id}", watch_job, admit=admit_watcher)
+    register("POST", "/v1/files", files.create_file)
+    register("GET", "/v1/files", files.list_files)
+    register("GET", "/v1/files/{id}", files.show_file)
+    register("DELETE", "/v1/files/{id}", files.delete_file)
+    register("GET", "/v1/files/{id}/content", files.send_content)
+    register("POST", "/v1/batches", batches.create_batch)
+    register("GET", "/v1/batches", batches.list_batches)
+    register("GET", "/v1/batches/{id}", batches.show_batch)
+    register("POST", "/v1/batches/{id}/cancel", batches.cancel_batch)
 
 
 async def create_job(call: Call) -> None:
     asked = await call.exchange.read_json()
-    idempotency_key = header(call, b"idempotency-key")
-    services.check_idempotency_key(idempotency_key)
+    idempotency_key = services.idempotency_key_of(call.exchange.scope["headers"])
     inputs = await read_request(call, asked)
     submit = partial(
         services.submit,
@@ -46,34 +52,21 @@ async def create_job(call: Call) -> None:
         idempotency_key=idempotency_key,
     )
     job, _ = await in_database(submit)
-    await answer(call, job_shape(job))
+    await reply(call, job_shape(job))
 
 
 async def list_jobs(call: Call) -> None:
-    query = parse_qs(call.exchange.scope["query_string"].decode("latin-1"), keep_blank_values=True)
-    limit, after = _page_size(query.get("limit", ["20"])[-1]), query.get("after", [None])[-1]
-
-    def find() -> list[Job]:
-        jobs = jobs_of(call.key)
-        if after is not None:
-            last = find_visible(call.key, after)
-            if last is None:
-                raise UnknownObject("job", after)
-            jobs = jobs.filter(pk__lt=last.pk)
-        return list(jobs.order_by("-pk")[: limit + 1])
-
-    found = await in_database(find)
-    page = [job_shape(job) for job in found[:limit]]
-    await answer(call, {"object": "list", "data": page, "has_more": len(found) > limit})
+    query, find = read_query(call), partial(find_visible, call.key)
+    await reply(call, await list_page(query, jobs_of(call.key), noun="job", find=find, shape=job_shape))
 
 
 async def show_job(call: Call) -> None:
-    await answer(call, job_shape(await find_job(call)))
+    await reply(call, job_shape(await find_job(call)))
 
 
 async def cancel_job(call: Call) -> None:
     job = await find_job(call)
-    await answer(call, job_shape(await in_database(partial(services.cancel, job))))
+    await reply(call, job_shape(await in_database(partial(services.cancel, job))))
 
 
 async def find_job(call: Call) -> Job:
@@ -83,20 +76,3 @@ async def find_job(call: Call) -> Job:
     if job is None:
         raise UnknownObject("job", asked)
     return job
-
-
-def _page_size(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text[:9]) <= MAX_PAGE:
-        raise InvalidRequest(f"'limit' must be a number from 1 to {MAX_PAGE}.", param="limit")
-    return int(text[:9])
-
-
-def header(call: Call, name: bytes) -> str | None:
-    for known, value in call.exchange.scope["headers"]:
-        if known == name:
-            return str(value.decode("latin-1"))
-    return None
-
-
-async def answer(call: Call, shape: dict[str, Any]) -> None:
-    await call.exchange.answer(json.dumps(shape).encode())

@@ -1,17 +1,17 @@
 """Every change to a job: submitted, taken by a worker, kept alive, cancelled, finished, cleaned up.
 
 The row is committed first and the queue told afterwards, so what was acknowledged can't be lost; a message that never
-reached the queue is made up for by `sweep`. A message says only that there is work of a kind: which job is next is
-decided when a worker takes it, the tenant with the fewest running first, so nobody waits behind somebody else's
-thousand. A worker holds a job by a lease that it renews; when the lease runs out another takes over, and
-`attempts` (the fencing token) keeps the first from finishing what is no longer its own.
+reached the queue is made up for by `sweep`. A message says only that there is work: which job is next is decided by
+the worker that hears it (jobs/dispatching.py), so nobody waits behind somebody else's thousand. A worker holds a job
+by a lease that it renews; when the lease runs out another takes over, and `attempts` (the fencing token) keeps the
+first from finishing what is no longer its own.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -20,7 +20,7 @@ import structlog
 from celery import current_app
 from django.conf import settings
 from django.db import IntegrityError, transaction
-from django.db.models import Count, F, Min, Q
+from django.db.models import F, Min
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 from kombu.exceptions import OperationalError
@@ -36,13 +36,13 @@ from personas.models import Tenant
 
 log = structlog.get_logger("jobs")
 
-# Celery task and queue of each kind: batches have workers of their own, so they can't hold up single generations.
 RUN_TASK = "jobs.tasks.run_next"
 
-LEASE = timedelta(seconds=15)
-MAX_ATTEMPTS = 5  # a job that takes its worker down with it ends at some point
+MAX_ATTEMPTS = 5  # in vain, one after another: a job that takes its worker down with it ends at some point
 MAX_IDEMPOTENCY_KEY_CHARS = 255
-MAX_MESSAGES_PER_SWEEP = 200
+MAX_MESSAGES_PER_SWEEP = 20
+MAX_IDS_PER_QUERY = 500
+LEASE_FIELDS = ("pk", "attempts", "cancel_requested_at")
 
 LeaseState = Literal["held", "cancelled", "lost"]
 
@@ -96,6 +96,13 @@ def submit(
     return job, True
 
 
+def idempotency_key_of(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """What a request's header says. Raises InvalidRequest."""
+    key = next((value.decode("latin-1") for name, value in headers if name == b"idempotency-key"), None)
+    check_idempotency_key(key)
+    return key
+
+
 def check_idempotency_key(key: str | None) -> None:
     """Raises InvalidRequest."""
     if key is not None and (not 0 < len(key) <= MAX_IDEMPOTENCY_KEY_CHARS or UNSTORABLE.search(key)):
@@ -130,34 +137,34 @@ def call_worker(kind: str) -> None:
         log.warning("job not queued yet", kind=kind, error=str(error))
 
 
-def claim_next(kind: str) -> Job | None:
-    """The job that is next, now this worker's for LEASE; None when there is nothing to do."""
-    while (found := _find_next(kind, now := timezone.now())) is not None:
-        if found.cancel_requested_at is not None:
+def find_waiting() -> list[tuple[str, str]]:
+    """Tenant's slug and kind of whatever could be taken now, each once, whose oldest job is oldest first."""
+    claimable = Job.objects.claimable(timezone.now()).order_by()
+    waiting = claimable.values("tenant__slug", "kind").annotate(oldest=Min("created_at")).order_by("oldest")
+    return [(row["tenant__slug"], row["kind"]) for row in waiting]
+
+
+def claim_next(kind: str, tenant: str) -> Job | None:
+    """The tenant's oldest job that waits, now this worker's for a lease; None when there is nothing to do."""
+    while (found := _find_next(kind, tenant, now := timezone.now())) is not None:
+        if found.cancel_requested_at is not None and not found.keeps_parts:
             end_abandoned(found, Job.State.CANCELLED)
-        elif found.attempts >= MAX_ATTEMPTS:
+        elif found.attempts - found.fruitful_attempt >= MAX_ATTEMPTS:
             lost = JobFailed("worker_lost", f"The worker ended {MAX_ATTEMPTS} times while it ran this job.")
             end_abandoned(found, Job.State.FAILED, error=lost.as_json())
         elif _as_it_was(found, now).update(
             state=Job.State.RUNNING,
             attempts=F("attempts") + 1,
-            lease_until=now + LEASE,
+            lease_until=now + lease(),
             started_at=Coalesce(F("started_at"), now),
         ):
             return Job.objects.select_related("tenant").get(pk=found.pk)
     return None
 
 
-def _find_next(kind: str, now: datetime) -> Job | None:
-    """The oldest job of the tenant that has the fewest running."""
-    claimable = Job.objects.claimable(now).filter(kind=kind)
-    waiting = claimable.order_by().values("tenant").annotate(oldest=Min("created_at"))
-    running = Job.objects.filter(kind=kind, state=Job.State.RUNNING, lease_until__gte=now).order_by()
-    load = dict(running.values_list("tenant").annotate(count=Count("pk")))
-    fairest = min(waiting, key=lambda row: (load.get(row["tenant"], 0), row["oldest"]), default=None)
-    if fairest is None:
-        return None
-    return claimable.filter(tenant=fairest["tenant"]).order_by("created_at", "pk").first()
+def _find_next(kind: str, tenant: str, now: datetime) -> Job | None:
+    waiting = Job.objects.claimable(now).filter(kind=kind, tenant__slug=tenant)
+    return waiting.order_by("created_at", "pk").first()
 
 
 def _as_it_was(job: Job, now: datetime) -> Any:
@@ -174,28 +181,55 @@ def end_abandoned(job: Job, state: Job.State, *, error: Mapping[str, Any] | None
     return bool(ended)
 
 
-def renew_lease(job: Job) -> bool:
-    """Whether the job is still this worker's."""
-    return bool(_held(job).update(lease_until=timezone.now() + LEASE))
+def lease() -> timedelta:
+    """For how long a worker that says nothing is believed to be alive."""
+    return timedelta(seconds=settings.JOBS_LEASE_S)
+
+
+def look_at_leases(jobs: Sequence[Job]) -> dict[int, LeaseState]:
+    """What a worker has to know of the jobs that it runs, by their `pk`."""
+    found: dict[int, tuple[int, datetime | None]] = {}
+    for start in range(0, len(jobs), MAX_IDS_PER_QUERY):
+        pks = [job.pk for job in jobs[start : start + MAX_IDS_PER_QUERY]]
+        rows = Job.objects.filter(pk__in=pks, state=Job.State.RUNNING)
+        found |= {pk: (attempts, asked) for pk, attempts, asked in rows.values_list(*LEASE_FIELDS)}
+    return {job.pk: _state_of(job, *found.get(job.pk, (0, None))) for job in jobs}
+
+
+def _state_of(job: Job, attempts: int, cancel_requested_at: datetime | None) -> LeaseState:
+    if attempts != job.attempts:
+        return "lost"
+    return "held" if cancel_requested_at is None else "cancelled"
+
+
+def renew_leases(jobs: Sequence[Job]) -> None:
+    """Those that are still this worker's."""
+    until = timezone.now() + lease()
+    by_attempts: dict[int, list[int]] = {}
+    for job in jobs:
+        by_attempts.setdefault(job.attempts, []).append(job.pk)
+    for attempts, pks in by_attempts.items():
+        for start in range(0, len(pks), MAX_IDS_PER_QUERY):
+            held = Job.objects.filter(pk__in=pks[start : start + MAX_IDS_PER_QUERY], state=Job.State.RUNNING)
+            held.filter(attempts=attempts).update(lease_until=until)
 
 
 def give_back(job: Job) -> None:
-    """Let the next worker have the job at once, because this one ends."""
-    if _held(job).update(lease_until=timezone.now() - timedelta(seconds=1)):
+    """Let the next worker have the job at once, because this one ends as it was told to."""
+    past = timezone.now() - timedelta(seconds=1)
+    if _held(job).update(lease_until=past, fruitful_attempt=job.attempts):
         call_worker(job.kind)
 
 
-def look_at_lease(job: Job) -> LeaseState:
-    """What a worker has to know while it runs the job."""
-    row = _held(job).values_list("cancel_requested_at").first()
-    if row is None:
-        return "lost"
-    return "held" if row[0] is None else "cancelled"
-
-
-def note_progress(job: Job, *, done: int, total: int) -> bool:
-    """Whether the job is still this worker's."""
-    return bool(_held(job).update(done=done, total=total))
+def note_progress(
+    job: Job, *, done: int, total: int, rate: float | None = None, also: Callable[[], None] | None = None
+) -> bool:
+    """Whether the job is still this worker's; `also` runs in the same transaction if it is."""
+    with transaction.atomic():
+        held = _held(job).update(done=done, total=total, rate=rate, fruitful_attempt=job.attempts)
+        if held and also is not None:
+            also()
+    return bool(held)
 
 
 def finish(
@@ -232,7 +266,8 @@ def cancel(job: Job) -> Job:
     unended = Job.objects.filter(pk=job.pk).exclude(state__in=Job.ENDED)
     if unended.filter(cancel_requested_at=None).update(cancel_requested_at=now):
         current = Job.objects.get(pk=job.pk)
-        end_abandoned(current, Job.State.CANCELLED)
+        if not current.keeps_parts:
+            end_abandoned(current, Job.State.CANCELLED)
     return Job.objects.select_related("tenant").get(pk=job.pk)
 
 
@@ -245,17 +280,13 @@ def sweep() -> None:
     """Make up for messages that were lost: as many on each queue as jobs that could be taken now."""
     now = timezone.now()
     for kind in Job.Kind.values:
-        for job in Job.objects.claimable(now).filter(kind=kind).exclude(cancel_requested_at=None)[:1000]:
-            end_abandoned(job, Job.State.CANCELLED)
-        waiting = Job.objects.claimable(now).filter(kind=kind).count()
-        if waiting == 0:
+        claimable = Job.objects.claimable(now).filter(kind=kind)
+        for job in claimable.exclude(cancel_requested_at=None)[:MAX_IDS_PER_QUERY]:
+            if not job.keeps_parts:
+                end_abandoned(job, Job.State.CANCELLED)
+        if (waiting := claimable.count()) == 0:
             continue
         queued = int(valkey().llen(queue_of(kind)))  # type: ignore[arg-type]  # typed for both clients at once
-        for _ in range(min(waiting - queued, MAX_MESSAGES_PER_SWEEP)):
+        # One rings one worker, and one that is full goes on by itself: enough for all that may be there.
+        for _ in range(min(waiting, MAX_MESSAGES_PER_SWEEP) - queued):
             call_worker(kind)
-
-
-def delete_old_jobs() -> int:
-    """Forget jobs that ended more than JOBS_KEEP_DAYS ago; returns how many."""
-    old = Q(finished_at__lt=timezone.now() - timedelta(days=settings.JOBS_KEEP_DAYS))
-    return Job.objects.filter(old).delete()[1].get("jobs.Job", 0)

@@ -21,7 +21,7 @@ def job_shape(job: Job) -> dict[str, Any]:
         "stream_url": stream_url(job),
         "model": job.inputs.get("model"),
         "revision": job.inputs.get("revision"),
-        "progress": {"done": job.done, "total": job.total},
+        "progress": progress_shape(job.done, job.total, job.rate if job.state == Job.State.RUNNING else None),
         "attempts": job.attempts,
         "result": job.result,
         "error": job.error,
@@ -32,12 +32,19 @@ def job_shape(job: Job) -> dict[str, Any]:
     }
 
 
+def progress_shape(done: int, total: int, rate: float | None) -> dict[str, Any]:
+    """`rate_per_s` is of the last minute, and None where nothing is being counted."""
+    left_s = round((total - done) / rate, 1) if rate else None
+    return {"done": done, "total": total, "rate_per_s": round(rate, 3) if rate else None, "seconds_left": left_s}
+
+
 def file_shape(file: StoredFile) -> dict[str, Any]:
     return {
         "id": file.public_id,
         "object": "file",
         "bytes": file.size,
         "created_at": seconds(file.created_at),
+        "expires_at": seconds(file.expires_at),
         "filename": file.filename,
         "purpose": file.purpose,
         "status": "processed",
@@ -48,12 +55,13 @@ def batch_shape(batch: Batch) -> dict[str, Any]:
     job = batch.job
     status = batch_status(batch)
     ended_at = {state: seconds(job.finished_at) if status == state else None for state in _ENDS}
-    error = {"code": None, "message": None, "param": None, "line": None, **(job.error or {})}
+    wrong = job.error or {}
+    whole = {"code": wrong.get("code"), "message": wrong.get("message"), "param": None, "line": None}
     return {
         "id": batch.public_id,
         "object": "batch",
         "endpoint": batch.endpoint,
-        "errors": {"object": "list", "data": [error]} if job.error else None,
+        "errors": {"object": "list", "data": wrong.get("lines") or [whole]} if job.error else None,
         "input_file_id": batch.input_file_id_text,
         "completion_window": batch.completion_window,
         "status": status,

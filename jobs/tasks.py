@@ -1,18 +1,15 @@
 """Celery tasks: thin wrappers round jobs/services.py and what runs each kind of job."""
 
 from celery import shared_task
-from celery.signals import worker_shutting_down
+from celery.signals import worker_shutdown, worker_shutting_down
 
-from jobs import services, worker
-from jobs.generation import run as run_generation
-from jobs.models import Job
+from jobs import cleaning, services, worker
 
 
 @shared_task(name=services.RUN_TASK)  # type: ignore[untyped-decorator]
 def run_next(kind: str) -> None:
-    """Run the job whose turn it is. The message names none."""
-    if kind == Job.Kind.GENERATION and (job := services.claim_next(kind)) is not None:
-        worker.run_on_loop(run_generation(job))
+    """There may be a job of `kind`. The message names none, and the worker looks for all kinds."""
+    worker.ring()
 
 
 @shared_task  # type: ignore[untyped-decorator]
@@ -23,8 +20,8 @@ def sweep() -> None:
 
 @shared_task  # type: ignore[untyped-decorator]
 def delete_old_jobs() -> None:
-    """Forget what ended long ago."""
-    services.delete_old_jobs()
+    """Forget what ended long ago, and what has expired."""
+    cleaning.clean_up()
 
 
 def give_jobs_back(**_kwargs: object) -> None:
@@ -32,4 +29,10 @@ def give_jobs_back(**_kwargs: object) -> None:
     worker.give_up_all()
 
 
+def wait_for_jobs(**_kwargs: object) -> None:
+    """They have been given back before the process ends."""
+    worker.close_loop()
+
+
 worker_shutting_down.connect(give_jobs_back)
+worker_shutdown.connect(wait_for_jobs)

@@ -74,13 +74,19 @@ ASKED_BY_SKILL: dict[Route, Ask] = {("POST", path): by_skill(path, **body) for p
 NAMELESS: set[Route] = {("GET", "/v1/models")}
 # Routes of other apps, tested where they are made; each of those files asks as charlie for what is alice's.
 ELSEWHERE: dict[Route, str] = {
-    route: "tests/jobs/test_jobs.py"
-    for route in (
-        ("GET", "/v1/jobs"),
-        ("GET", "/v1/jobs/{id}"),
-        ("DELETE", "/v1/jobs/{id}"),
-        ("GET", "/events/{id}"),
-    )
+    ("GET", "/v1/jobs"): "tests/jobs/test_jobs.py",
+    ("GET", "/v1/jobs/{id}"): "tests/jobs/test_jobs.py",
+    ("DELETE", "/v1/jobs/{id}"): "tests/jobs/test_jobs.py",
+    ("GET", "/events/{id}"): "tests/jobs/test_jobs.py",
+    ("POST", "/v1/files"): "tests/jobs/test_files.py",
+    ("GET", "/v1/files"): "tests/jobs/test_files.py",
+    ("GET", "/v1/files/{id}"): "tests/jobs/test_files.py",
+    ("DELETE", "/v1/files/{id}"): "tests/jobs/test_files.py",
+    ("GET", "/v1/files/{id}/content"): "tests/jobs/test_files.py",
+    ("POST", "/v1/batches"): "tests/jobs/test_batches.py",
+    ("GET", "/v1/batches"): "tests/jobs/test_batches.py",
+    ("GET", "/v1/batches/{id}"): "tests/jobs/test_batches.py",
+    ("POST", "/v1/batches/{id}/cancel"): "tests/jobs/test_batches.py",
 }
 
 
