@@ -13,20 +13,28 @@ import pytest
 import redis
 from django.conf import settings
 from django.contrib.auth.models import User
-from django.test import Client
+from django.db import connections, transaction
+from django.test import Client, TransactionTestCase
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
+from inference import engine_client
+from inference.gateway import fleet, limits, usage
 from personas import services
 from personas.models import Persona, SteeringVector, Tenant
 from steerguard.vectors import SteeringVector as VectorContent
 from tests.engine import demo_model, engine
+from tests.server import server
 from tests.valkey import running_valkey
+from tests.waiting import PATIENCE_S
 
-__all__ = ["demo_model", "engine"]  # fixtures
+__all__ = ["demo_model", "engine", "server"]  # fixtures
 
-# How long an example takes says how busy the machine is, and nothing about the code.
-hypothesis_settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How long an example takes says how busy the machine is, and nothing about the code. The examples are the same each
+# time, so that a run tells what was changed since the last one; `--hypothesis-profile=explore` looks for new ones.
+_any_machine = hypothesis_settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+hypothesis_settings.register_profile("any-machine", _any_machine, derandomize=True)
+hypothesis_settings.register_profile("explore", _any_machine, max_examples=1000)
 hypothesis_settings.load_profile("any-machine")
 
 BASE_MODEL = "SmolLM2-135M-Instruct"
@@ -38,11 +46,49 @@ MakePersona = Callable[..., Persona]
 
 @pytest.fixture(scope="session", autouse=True)
 def _valkey_server() -> Iterator[redis.Redis]:
-    """One Valkey for the whole run."""
+    """One Valkey for the whole run, or for each of the processes that share it."""
     data_dir = Path(settings.DATA_DIR)
     with running_valkey(data_dir / "valkey.sock") as client:
         yield client
     shutil.rmtree(data_dir, ignore_errors=True)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _patience() -> Iterator[None]:
+    """Nothing of ours is away in a test unless the test says so: it may only be slow, on a machine that is busy."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in (
+            (engine_client, "CONNECT_TIMEOUT_S"),
+            (engine_client, "REQUEST_TIMEOUT_S"),
+            (fleet, "CONNECT_TIMEOUT_S"),
+            (limits, "CONNECT_TIMEOUT_S"),
+            (limits, "ANSWER_TIMEOUT_S"),
+            (limits, "CLOSE_TIMEOUT_S"),
+            (usage, "TIMEOUT_S"),
+        ):
+            patch.setattr(module, name, PATIENCE_S)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _emptied_quickly() -> Iterator[None]:
+    """After a test with transactions of its own, rows go, and what migrations made of the models stays.
+
+    Django would truncate all tables and make their content types and permissions again, in a tenth of a second or more.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TransactionTestCase, "_fixture_teardown", _empty_tables)
+        yield
+
+
+def _empty_tables(test_case: TransactionTestCase) -> None:
+    for alias in test_case._databases_names(include_mirrors=False):  # type: ignore[attr-defined]
+        connection = connections[alias]
+        tables = connection.introspection.django_table_names(only_existing=True, include_views=False)
+        # All foreign keys are looked at when the transaction ends, so the order is no matter.
+        with transaction.atomic(using=alias), connection.cursor() as cursor:
+            for table in set(tables) - {"django_content_type", "auth_permission"}:
+                cursor.execute(f"DELETE FROM {connection.ops.quote_name(table)}")
 
 
 @pytest.fixture

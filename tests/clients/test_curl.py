@@ -13,6 +13,7 @@ from aiohttp import web
 from personas.models import Persona
 from tests.inference.gateway.conftest import Gateway
 from tests.inference.gateway.stub_engine import DONE, StubEngine, chunk, steered, streams
+from tests.waiting import PATIENCE_S
 
 BODY = json.dumps({"model": "support", "stream": True, "messages": [{"role": "user", "content": "Hello"}]})
 
@@ -46,7 +47,7 @@ def test_each_chunk_comes_before_the_engine_has_made_the_next(curl: Curl, stub: 
         await response.prepare(request)
         for word, read in zip(words, seen, strict=True):
             await response.write(chunk(word, None if word else "stop"))
-            await asyncio.to_thread(read.wait, 30)
+            await asyncio.to_thread(read.wait, PATIENCE_S)
         await response.write(DONE)
         return response
 
@@ -64,7 +65,7 @@ def test_curl_that_is_stopped_stops_the_engine(curl: Curl, stub: StubEngine, sup
     with curl() as process:
         next_event(process.stdout)
         process.kill()
-    assert stub.aborted.wait(5)
+    assert stub.aborted.wait(PATIENCE_S)
 
 
 def test_the_answer_says_what_it_is(curl: Curl, stub: StubEngine, support: Persona) -> None:

@@ -3,7 +3,6 @@
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from redis import Redis
 from deploy.local.environment import Environment, read_environment
 from deploy.local.problem import Problem
 from deploy.local.valkey import check_unlocked, lock_path, running_valkey
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -46,20 +46,19 @@ def test_it_ends_when_the_one_that_started_it_is_killed(environment: Environment
             sys.executable,
             "-c",
             "import subprocess, sys, time\n"
-            "subprocess.Popen([sys.executable, '-m', 'deploy.local.valkey']); time.sleep(60)",
+            "subprocess.Popen([sys.executable, '-m', 'deploy.local.valkey']); time.sleep(600)",
         ]
     )
-    deadline = time.monotonic() + 20
     assert environment.valkey_socket is not None
-    while not environment.valkey_socket.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    eventually(environment.valkey_socket.exists)
     parent.send_signal(signal.SIGKILL)
     parent.wait()
-    while True:  # until the lock is free again
+
+    def is_unlocked() -> bool:
         try:
             check_unlocked(environment)
-            return
         except Problem:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+            return False
+        return True
+
+    eventually(is_unlocked)

@@ -2,24 +2,24 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 from deploy.local.engine import compiles
 from deploy.local.lifetime import group_exists, how_it_ended
+from tests.ports import free_port
+from tests.waiting import PATIENCE_S, eventually
 
 # Stands in for vLLM: a health route, a child process as vLLM's engine core is one, and a note of each start.
 SERVER = """
 import os, subprocess, sys, http.server, pathlib
 port, starts = int(sys.argv[1]), pathlib.Path(sys.argv[2])
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(120)"])
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 with starts.open("a") as file:
     file.write(f"{os.getpid()}\\n")
 class Health(http.server.BaseHTTPRequestHandler):
@@ -35,17 +35,12 @@ sys.exit(keep_running(sys.argv[2:], dict(os.environ), health_url=sys.argv[1]))
 """
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+def line_with(output: IO[str] | None, said: str) -> str:
+    """The next line, apart from those that only say that it goes on, which has to say that."""
+    assert output is not None
+    line = next(line for line in output if "still loading" not in line or "still loading" in said)
+    assert said in line
+    return line
 
 
 def healthy(url: str) -> bool:
@@ -72,18 +67,17 @@ def pids(starts: Path) -> list[int]:
 def test_a_crashed_engine_comes_back_and_all_of_it_stops(starts: Path) -> None:
     url = f"http://127.0.0.1:{(port := free_port())}/health"
     supervisor = supervise(sys.executable, "-c", SERVER, str(port), str(starts), url=url)
-    assert supervisor.stdout is not None
-    assert "ready after" in supervisor.stdout.readline()
+    line_with(supervisor.stdout, "ready after")
     first = pids(starts)[0]
 
     os.kill(first, signal.SIGKILL)
-    assert "was killed (SIGKILL); starting again in 1 s" in supervisor.stdout.readline()
-    assert "ready after" in supervisor.stdout.readline()
+    line_with(supervisor.stdout, "was killed (SIGKILL); starting again in 1 s")
+    line_with(supervisor.stdout, "ready after")
     assert len(pids(starts)) == 2
     assert not group_exists(first), "the crashed engine's own children are gone too"
 
     supervisor.terminate()
-    assert supervisor.wait(20) == 0
+    assert supervisor.wait(PATIENCE_S) == 0
     assert not group_exists(pids(starts)[1])
     assert not healthy(url)
 
@@ -102,24 +96,23 @@ def test_a_long_load_shows_that_it_goes_on() -> None:
     )
     command = [sys.executable, "-c", impatient, "http://127.0.0.1:9/health", sys.executable, "-c", "input()"]
     loading = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert loading.stdout is not None
-    assert "still loading the model" in loading.stdout.readline()
+    line_with(loading.stdout, "still loading the model")
     loading.terminate()
-    assert loading.wait(20) == 0
+    assert loading.wait(PATIENCE_S) == 0
 
 
 def test_an_engine_that_never_came_up_is_not_tried_again() -> None:
     supervisor = supervise(sys.executable, "-c", "import sys; sys.exit(7)", url="http://127.0.0.1:9/health")
-    assert supervisor.wait(20) == 7
+    assert supervisor.wait(PATIENCE_S) == 7
 
 
 def test_the_engine_ends_when_its_supervisor_is_killed(starts: Path) -> None:
     url = f"http://127.0.0.1:{(port := free_port())}/health"
     supervisor = supervise(sys.executable, "-c", SERVER, str(port), str(starts), url=url)
-    wait_for(lambda: healthy(url))
+    eventually(lambda: healthy(url))
     supervisor.kill()
     supervisor.wait()
-    wait_for(lambda: not healthy(url))
+    eventually(lambda: not healthy(url))
     os.killpg(pids(starts)[0], signal.SIGKILL)  # the stand-in's child has no such manners as vLLM's
 
 

@@ -1,6 +1,7 @@
 """What would stop a start later is said at once, with the variable that helps."""
 
 import contextlib
+import random
 import re
 import socket
 
@@ -8,13 +9,14 @@ import pytest
 
 from deploy.local.ports import check_port
 from deploy.local.problem import Problem, explained
+from tests.ports import free_port
 
 
 def test_a_busy_port_names_itself_and_the_variable() -> None:
+    port = free_port()
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
+        taken.bind(("127.0.0.1", port))
         taken.listen()
-        port = taken.getsockname()[1]
         with pytest.raises(Problem, match=rf"Port {port} is in use.*ENGINE_PORT="):
             check_port("ENGINE_PORT", "127.0.0.1", port)
     check_port("ENGINE_PORT", "127.0.0.1", port)
@@ -32,7 +34,7 @@ def test_the_port_proposed_is_neither_busy_nor_another_of_ours() -> None:
 
 def listen_on_every_other_of_three(held: contextlib.ExitStack) -> int:
     """Listens on a port and on the second one after it, below those that the system hands out; returns the first."""
-    for port in range(20000, 30000, 3):
+    for port in random.sample(range(20000, 30000, 3), 3000):
         with contextlib.suppress(OSError), contextlib.ExitStack() as tried:
             for number in (port, port + 2):
                 listener = tried.enter_context(socket.socket())

@@ -17,6 +17,7 @@ from tests.e2e.conftest import OpenPage, in_thread, scrolls_sideways, violations
 from tests.engine import TestEngine
 from tests.inference.gateway.conftest import RegisterEngine
 from tests.inference.gateway.stub_engine import DONE, StubEngine, chunk, refuses, streams, usage_chunk
+from tests.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.browser
 
@@ -148,7 +149,7 @@ def test_stop_ends_the_answer_and_the_generation(
     page.get_by_role("button", name="Stop").click()
     expect(column(page, "base")).to_have_attribute("data-state", "stopped")
     expect(answer(page, "base")).to_have_text("Once upon")
-    assert stub.aborted.wait(10)
+    assert stub.aborted.wait(PATIENCE_S)
 
 
 def test_text_is_shown_and_copied_as_it_is(
@@ -207,7 +208,7 @@ def test_a_lost_connection_comes_back_by_itself(
     page.evaluate("dispatchEvent(new Event('offline'))")
     expect(page.locator("#connection")).to_have_text("Connection lost, reconnecting…")
     expect(column(page, "base")).to_contain_text("The connection dropped.")
-    assert stub.aborted.wait(10)
+    assert stub.aborted.wait(PATIENCE_S)
     stub.does = StubEngine().does
     expect(page.locator("#connection")).to_have_text("")
     page.get_by_role("button", name="Run again").click()

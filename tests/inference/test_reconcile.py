@@ -1,6 +1,7 @@
 """What the reconciler says of engines that are away, wrong or failing. Real engines: test_reconcile_engine.py."""
 
 import socket
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, ClassVar
 
@@ -54,26 +55,28 @@ def engine_with(held: set[str], refuses: dict[str, int] | None = None, **state: 
     return answering(answer)
 
 
-def closed_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{probe.getsockname()[1]}"
+@pytest.fixture
+def closed_port() -> Iterator[str]:
+    """The URL of a port that nobody listens on, nor can: it is taken."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}"
 
 
-def test_an_engine_that_does_not_listen_yet_is_starting() -> None:
-    seen = reconcile_at(closed_port())
+def test_an_engine_that_does_not_listen_yet_is_starting(closed_port: str) -> None:
+    seen = reconcile_at(closed_port)
     assert seen.status == "starting"
     assert "loading the model" in seen.detail
 
 
-def test_an_engine_that_never_came_up_is_unreachable() -> None:
+def test_an_engine_that_never_came_up_is_unreachable(closed_port: str) -> None:
     long_ago = timezone.now() - timedelta(hours=1)
-    seen = reconcile_at(closed_port(), registered_at=long_ago)
+    seen = reconcile_at(closed_port, registered_at=long_ago)
     assert (seen.status, seen.detail) == ("unreachable", "connection refused")
 
 
-def test_an_engine_that_was_up_and_went_away_is_unreachable() -> None:
-    seen = reconcile_at(closed_port(), last_seen_at=timezone.now() + timedelta(seconds=1))
+def test_an_engine_that_was_up_and_went_away_is_unreachable(closed_port: str) -> None:
+    seen = reconcile_at(closed_port, last_seen_at=timezone.now() + timedelta(seconds=1))
     assert seen.status == "unreachable"
 
 

@@ -1,7 +1,6 @@
 """The reconciler against a real vLLM: what personas are made of is there, and stays there through a restart."""
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +19,7 @@ from personas import services
 from personas.models import SteeringVector, Tenant
 from tests.conftest import MakePersona, MakeVector
 from tests.engine import TestEngine
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.engine, pytest.mark.django_db]
 
@@ -118,11 +118,7 @@ def long_answer(engine: TestEngine, vector: SteeringVector) -> Iterator[None]:
 
 def until_unused(engine: TestEngine, vector: SteeringVector) -> None:
     url = f"{engine.url}/v1/steering/vectors/{vector.digest}"
-    for _ in range(100):
-        if not requests.get(url, headers=engine.headers, timeout=30).json()["in_use"]:
-            return
-        threading.Event().wait(0.1)
-    pytest.fail("the engine goes on with a request whose client went away")
+    eventually(lambda: not requests.get(url, headers=engine.headers, timeout=30).json()["in_use"])
 
 
 def test_a_wrong_key_is_reported(engine: TestEngine, registered: Engine) -> None:
@@ -160,11 +156,7 @@ def test_publishing_brings_a_vector_to_the_engine_at_once(
     with start_worker(celery_app, pool="solo", perform_ping_check=False, loglevel="WARNING"):
         vector = make_vector(acme, "warm")
         make_persona(acme, "support", vector)
-        for _ in range(200):
-            if digests_on(engine) == {vector.digest}:
-                break
-            threading.Event().wait(0.1)
-        assert digests_on(engine) == {vector.digest}
+        eventually(lambda: digests_on(engine) == {vector.digest})
     registered.refresh_from_db()
     assert registered.status == "ready"
 

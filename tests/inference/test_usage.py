@@ -20,6 +20,7 @@ from inference.gateway.usage import Amounts, UsageBook, read_usage
 from inference.models import UsageBatch, UsageDay
 from personas import services
 from personas.models import ApiKey, Tenant
+from tests.waiting import eventually
 
 TODAY = "2026-12-01"
 DAY = date(2026, 12, 1)
@@ -181,11 +182,7 @@ class TestABook:
         monkeypatch.setattr(gateway_usage, "FLUSH_EVERY_S", 0.01)
         book = UsageBook(settings.REDIS_URL)
         book.count(*SUPPORT, Amounts(requests=1))
-        for _ in range(500):
-            if valkey.exists(usage.PENDING):
-                break
-            await asyncio.sleep(0.01)
-        assert valkey.exists(usage.PENDING)
+        await asyncio.to_thread(eventually, lambda: valkey.exists(usage.PENDING))
         await book.close()
 
     async def test_counts_once_where_the_answer_was_lost(

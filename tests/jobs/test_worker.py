@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +16,7 @@ from personas.models import Persona
 from tests.inference.gateway.conftest import Gateway
 from tests.inference.gateway.stub_engine import StubEngine, chunk, streams
 from tests.jobs.test_jobs import make, parse, text_of
+from tests.waiting import PATIENCE_S, eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -30,7 +30,7 @@ def workers(transactional_db: None, valkey: redis.Redis) -> Iterator[list[subpro
     yield started
     for process in started:
         process.kill()
-        process.wait(10)
+        process.wait(PATIENCE_S)
 
 
 def start_worker() -> subprocess.Popen[bytes]:
@@ -60,18 +60,19 @@ def test_the_job_of_a_killed_worker_is_done_by_the_next(
     program = gateway.http(acme_key)
     made = make(program)
     workers.append(first := start_worker())
-    assert stub.arrived.wait(60)
+    assert stub.arrived.wait(PATIENCE_S)
     stub.does = answers
     first.send_signal(signal.SIGKILL)
-    first.wait(10)
+    first.wait(PATIENCE_S)
     workers.append(start_worker())
-    deadline_s = time.monotonic() + 90
-    while program.get(f"/v1/jobs/{made['id']}").json()["state"] != "succeeded":
-        assert time.monotonic() < deadline_s
+
+    def is_done() -> bool:
         services.sweep()  # as the schedule does
-        time.sleep(0.5)
+        return bool(program.get(f"/v1/jobs/{made['id']}").json()["state"] == "succeeded")
+
+    eventually(is_done, within_s=120)
     told = parse(program.get(made["stream_url"]).text)
     assert [kind for _, kind, _ in told].count("restarted") == 1
     assert text_of(told) == "Hello!"
     workers[1].terminate()
-    workers[1].wait(20)
+    workers[1].wait(PATIENCE_S)

@@ -44,10 +44,11 @@ def hearing(valkey: redis.Redis) -> Iterator[list[dict[str, Any]]]:
     heard: list[dict[str, Any]] = []
     with valkey.pubsub(ignore_subscribe_messages=True) as channel:  # type: ignore[no-untyped-call]
         channel.subscribe(CHANNEL)
-        channel.get_message(timeout=5)  # the subscription's own acknowledgement
+        channel.get_message(timeout=60)  # the subscription's own acknowledgement
         yield heard
-        while message := channel.get_message(timeout=0.2):
-            heard.append(json.loads(message["data"]))
+        valkey.publish(CHANNEL, '"the end"')  # which comes after whatever was announced before
+        while (change := json.loads(next(channel.listen())["data"])) != "the end":
+            heard.append(change)
 
 
 # --- tenants and members

@@ -1,14 +1,11 @@
-"""The whole ASGI application under a real server, and an engine behind it."""
+"""The whole ASGI application under a real server (tests/server.py), and an engine behind it."""
 
-import threading
-import time
+import json
+import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from typing import Any
 
-import httpx
-import openai
 import pytest
-import uvicorn
 
 from inference import services as inference_services
 from inference.models import Engine
@@ -17,61 +14,31 @@ from personas import services
 from personas.models import Persona, Tenant
 from tests.conftest import BASE_MODEL, MakePersona, MakeVector
 from tests.inference.gateway.stub_engine import KEY, StubEngine, running_stub
+from tests.server import Gateway, Server, serving
+from tests.waiting import PATIENCE_S, eventually
+
+__all__ = ["Gateway", "eventually", "serving"]
 
 RegisterEngine = Callable[..., Engine]
 
 
-class Gateway:
-    """Where it listens, and clients for it."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-
-    def openai(self, key: str) -> openai.OpenAI:
-        """The `openai` client as people have it; only its retries are off, so that errors show."""
-        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=60)
-
-    def http(self, key: str | None) -> httpx.Client:
-        headers = {"authorization": f"Bearer {key}"} if key else {}
-        return httpx.Client(base_url=self.url, headers=headers, timeout=60)
-
-
-def eventually(claim: Callable[[], bool], within_s: float = 1.0) -> None:
-    """Fails unless `claim` comes true in time: a second is what changes may take to reach every process."""
-    deadline_s = time.monotonic() + within_s
-    while not claim():
-        assert time.monotonic() < deadline_s, "not within the time"
-        time.sleep(0.01)
-
-
-@contextmanager
-def serving() -> Iterator[Gateway]:
-    """config.asgi under uvicorn on a free port, in a thread."""
-    from config.asgi import application
-
-    config = uvicorn.Config(
-        application, host="127.0.0.1", port=0, log_level="warning", access_log=False, timeout_graceful_shutdown=2
-    )
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    ready = threading.Event()
-    while not server.started:
-        assert thread.is_alive()
-        ready.wait(0.01)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    try:
-        yield Gateway(f"http://127.0.0.1:{port}")
-    finally:
-        server.should_exit = True
-        thread.join(60)
-        assert not thread.is_alive()
-
-
 @pytest.fixture
-def gateway(transactional_db: None) -> Iterator[Gateway]:
-    with serving() as gateway:
+def gateway(transactional_db: None, server: Server) -> Iterator[Gateway]:
+    with server.serving() as gateway:
         yield gateway
+
+
+def leave_unanswered(gateway: Gateway, key: str, stub: StubEngine, body: dict[str, Any]) -> None:
+    """Asks, and hangs up once the engine has the request and before it has answered."""
+    asked = json.dumps(body).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n"
+    stub.arrived.clear()
+    stub.aborted.clear()
+    host, _, port = gateway.url.removeprefix("http://").rpartition(":")
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(f"{head}Content-Length: {len(asked)}\r\n\r\n".encode() + asked)
+        assert stub.arrived.wait(PATIENCE_S)
+        assert not stub.aborted.is_set()
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ from typing import Any
 
 from aiohttp import web
 
+from tests.waiting import PATIENCE_S
+
 MODEL = "SmolLM2-135M-Instruct"
 KEY = "engine-key"
 
@@ -47,8 +49,8 @@ def streams(*parts: bytes, then: str = "ends") -> Script:
     async def answer(stub: "StubEngine", request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         headers = {"content-type": "text/event-stream; charset=utf-8", **steered(body)}
         response = web.StreamResponse(headers=headers)
-        await response.prepare(request)
         try:
+            await response.prepare(request)
             for part in parts:
                 await response.write(part)
                 stub.sent_bytes += len(part)
@@ -237,7 +239,7 @@ def running_stub() -> Iterator[StubEngine]:
         app = web.Application(client_max_size=2**26)
         app.router.add_post("/{path:.*}", stub._handle)
         # A handler is cancelled when its client goes away, which is how an abort is seen.
-        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+        runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1, access_log=None)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
@@ -249,10 +251,10 @@ def running_stub() -> Iterator[StubEngine]:
 
     thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), daemon=True)
     thread.start()
-    assert started.wait(10)
+    assert started.wait(PATIENCE_S)
     try:
         yield stub
     finally:
         loop.call_soon_threadsafe(stop.set)
-        thread.join(10)
+        thread.join(PATIENCE_S)
         loop.close()

@@ -13,6 +13,7 @@ from inference.gateway.runtime import close_runtime
 from personas.definition import Definition
 from personas.models import Persona, Tenant
 from tests.inference.gateway.stub_engine import MODEL, StubEngine, chunk, streams
+from tests.waiting import PATIENCE_S
 
 HELLO: list[Any] = [{"role": "user", "content": "Hello"}]
 
@@ -80,17 +81,17 @@ async def test_leaving_early_aborts_the_generation(stub: StubEngine, support: Pe
         async for event in events:
             if isinstance(event, Delta):
                 break
-    assert await asyncio.to_thread(stub.aborted.wait, 0.5)
+    assert await asyncio.to_thread(stub.aborted.wait, PATIENCE_S)
 
 
 async def test_cancelling_aborts_the_generation(stub: StubEngine, support: Persona) -> None:
     stub.does = streams(chunk("Hel"), then="hangs")
     asking = asyncio.create_task(ask())
-    assert await asyncio.to_thread(stub.arrived.wait, 5)
+    assert await asyncio.to_thread(stub.arrived.wait, PATIENCE_S)
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    assert await asyncio.to_thread(stub.aborted.wait, 0.5)
+    assert await asyncio.to_thread(stub.aborted.wait, PATIENCE_S)
 
 
 async def test_other_tenants_personas_are_unknown(stub: StubEngine, support: Persona, globex: Tenant) -> None:

@@ -17,6 +17,7 @@ from inference.gateway import limits as limits_module
 from inference.gateway.directory import NO_LIMITS, Key, Limits
 from inference.gateway.errors import LimitReached, LimitsUnavailable
 from inference.gateway.limits import UNLIMITED, Grant, Limiter, written_duration
+from tests.waiting import eventually
 
 NOON = datetime(2026, 12, 1, 12, 0, 0, 300_000, UTC)
 NOBODY = "unix:///nonexistent/valkey.sock"
@@ -84,12 +85,8 @@ async def refusal(limiter: Limiter, tokens: int = 1, *, key: Key | None = None, 
 
 
 async def until(claim: Callable[[], bool]) -> None:
-    """Fails unless `claim` comes true within seconds."""
-    for _ in range(1000):
-        if claim():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("not within the time")
+    """Fails unless `claim` comes true in time."""
+    await asyncio.to_thread(eventually, claim)
 
 
 def count_trips(limiter: Limiter, monkeypatch: pytest.MonkeyPatch) -> list[Any]:

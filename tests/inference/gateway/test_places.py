@@ -12,6 +12,7 @@ from inference.gateway.errors import EngineBusy
 from inference.gateway.places import Places
 from tests.inference.gateway.conftest import Gateway, RegisterEngine, eventually, serving
 from tests.inference.gateway.stub_engine import MODEL, StubEngine, chunk, refuses, running_stub, says, streams
+from tests.waiting import PATIENCE_S
 
 ASK: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}]}
 
@@ -80,8 +81,8 @@ class TestAPlace:
 class TestAFullEngine:
     @pytest.fixture
     def narrow(self, settings: Any) -> None:
-        """One request at an engine, one that waits, and not for long."""
-        settings.MAX_IN_FLIGHT_PER_ENGINE, settings.QUEUE_LENGTH, settings.QUEUE_TIMEOUT_S = 1, 1, 30.0
+        """One request at an engine, and one that waits."""
+        settings.MAX_IN_FLIGHT_PER_ENGINE, settings.QUEUE_LENGTH, settings.QUEUE_TIMEOUT_S = 1, 1, 2 * PATIENCE_S
 
     def test_gets_so_many_at_once_and_the_rest_wait_or_are_refused(
         self, narrow: None, stub: StubEngine, acme_key: str
@@ -94,7 +95,7 @@ class TestAFullEngine:
             nonlocal most, running
             running += 1
             most = max(most, running)
-            await asyncio.to_thread(release.wait, 30)
+            await asyncio.to_thread(release.wait, 2 * PATIENCE_S)
             running -= 1
             return await usual(engine, request, body)
 
@@ -103,7 +104,7 @@ class TestAFullEngine:
             asked = [
                 pool.submit(lambda: gateway.http(acme_key).post("/v1/chat/completions", json=ASK)) for _ in range(3)
             ]
-            eventually(lambda: any(answer.done() for answer in asked), within_s=10)
+            eventually(lambda: any(answer.done() for answer in asked))
             release.set()
             answers = [answer.result() for answer in asked]
         assert sorted(answer.status_code for answer in answers) == [200, 200, 429]

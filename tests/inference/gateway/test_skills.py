@@ -1,5 +1,6 @@
 """A list of prompts with a list of skills: one answer out of several engines' answers."""
 
+import asyncio
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -171,11 +172,17 @@ class TestAStream:
     ) -> None:
         async def refuses_one(stub: StubEngine, request: Any, body: Any) -> Any:
             if body["prompt"] == ["c"]:
+                await asyncio.to_thread(eventually, others_are_under_way)
                 return await refuses(400, "no such thing", "prompt")(stub, request, body)
             return await streams(text_chunk(0, "x"), then="hangs")(stub, request, body)
 
+        def others_are_under_way() -> bool:
+            return sum(asked["prompt"] != ["c"] for asked in completing.requests) == others
+
         completing.does = refuses_one
+        others = 0
         for stream in (True, False):
+            others += 2
             answer = post(gateway, acme_key, stream=stream)
             assert (answer.status_code, answer.json()["error"]["param"]) == (400, "prompt")
         eventually(lambda: completing.aborts == 4)

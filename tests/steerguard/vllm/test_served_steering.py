@@ -237,7 +237,7 @@ def test_a_vector_in_use_is_not_removed(server: TestEngine) -> None:
     put(server, vector)
     url = f"{server.url}/v1/steering/vectors/{vector.digest}"
     with ThreadPoolExecutor(1) as pool:
-        body: dict[str, Any] = {"max_tokens": 150, "ignore_eos": True}
+        body: dict[str, Any] = {"max_tokens": 400, "ignore_eos": True}
         asked = pool.submit(complete, server, [component(vector, 1.0)], **body)
         while not any(
             entry["in_use"]
