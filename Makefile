@@ -8,6 +8,13 @@ PY := .venv/bin/python
 export PYTHONDONTWRITEBYTECODE :=
 
 FAST := "not engine and not browser and not slow"
+REST := "engine or browser or slow"
+# They wait more than they compute: twice as many processes as cores.
+WORKERS ?= $(shell echo $$((2 * $$(nproc))))
+# Every test of a file in one process, where they share what the file's fixtures made.
+IN_PARALLEL = -n $(WORKERS) --dist loadfile
+# One that fails and passes at once is listed, and fails nothing; one that fails twice does.
+RERUNS := --reruns 1 -raR
 TEST_DATABASE_URL ?= postgres://postgres@127.0.0.1:5432/postgres
 
 .DEFAULT_GOAL := help
@@ -44,12 +51,15 @@ smoke: install model ## start everything in a temporary folder, ask a persona, s
 
 test: install model triton ## every test: real engine, real browser; the quick ones on PostgreSQL too if one answers
 	@if $(PY) -c 'import psycopg, sys; psycopg.connect(sys.argv[1], connect_timeout=3)' "$(TEST_DATABASE_URL)" 2>/dev/null; then \
-		echo "On PostgreSQL:" && DATABASE_URL="$(TEST_DATABASE_URL)" $(PY) -m pytest -q -m $(FAST) && echo "On SQLite:"; \
+		echo "On PostgreSQL:" && DATABASE_URL="$(TEST_DATABASE_URL)" $(PY) -m pytest -q -m $(FAST) $(IN_PARALLEL) $(RERUNS) && \
+		echo "On SQLite:"; \
 	else echo "No PostgreSQL answers at TEST_DATABASE_URL: SQLite only."; fi
-	@$(PY) -m pytest
+	@$(PY) -m pytest -q -m $(FAST) $(IN_PARALLEL) $(RERUNS)
+	@echo "With the engine and the browser:"
+	@$(PY) -m pytest -m $(REST) $(RERUNS)
 
-test-fast: install ## the tests that need neither an engine nor a browser
-	@$(PY) -m pytest -m $(FAST)
+test-fast: install ## the tests that need neither an engine nor a browser, in two minutes
+	@$(PY) -m pytest -q -m $(FAST) $(IN_PARALLEL)
 
 bench-peers-install: install ## fetch the other plugins that bench-steering has rows for (220 MB, into var/bench-peers)
 	@$(PY) -m benchmarks.peers
