@@ -18,6 +18,7 @@ from django.db import Error as DatabaseError
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
+from inference.gateway.cancelling import cancel
 from inference.gateway.directory import Directory, Revision
 from inference.gateway.errors import EngineUnavailable
 from inference.gateway.loading import ALL_KINDS, DirectoryLoader
@@ -61,12 +62,7 @@ class LiveDirectory:
             await self.refreshed()
 
     async def stop(self) -> None:
-        pending = {*self._background, *([self._upcoming] if self._upcoming else [])}
-        while pending:
-            # Once is not enough: redis-py swallows a cancellation that meets it while it connects.
-            for task in pending:
-                task.cancel()
-            _, pending = await asyncio.wait(pending, timeout=0.1)
+        await cancel(*self._background, *([self._upcoming] if self._upcoming else []))
 
     async def refreshed(self, kinds: Set[Kind] = ALL_KINDS) -> Directory:
         """A picture whose `kinds` were read after this call. Raises EngineUnavailable when they can't be read."""

@@ -21,6 +21,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from inference.gateway.cancelling import cancel
 from inference.usage import LAST_USED, PENDING, field_name
 
 log = structlog.get_logger("gateway")
@@ -133,8 +134,7 @@ class UsageBook:
 
     async def close(self) -> None:
         if self._flushing is not None:
-            self._flushing.cancel()
-            await asyncio.gather(self._flushing, return_exceptions=True)
+            await cancel(self._flushing)
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 await self.flush()

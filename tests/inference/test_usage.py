@@ -1,6 +1,7 @@
 """Usage from Valkey into the database: each count once, wherever the move is interrupted."""
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
@@ -20,7 +21,7 @@ from inference.gateway.usage import Amounts, UsageBook, read_usage
 from inference.models import UsageBatch, UsageDay
 from personas import services
 from personas.models import ApiKey, Tenant
-from tests.waiting import eventually
+from tests.waiting import PATIENCE_S, eventually
 
 TODAY = "2026-12-01"
 DAY = date(2026, 12, 1)
@@ -204,6 +205,28 @@ class TestABook:
                 book.count(*SUPPORT, Amounts(requests=1))
         await book.close()
         assert valkey.hgetall(usage.PENDING) == {usage.field_name(*SUPPORT, "requests").encode(): b"4"}
+
+    async def test_ends_although_a_cancellation_was_swallowed(
+        self, valkey: redis.Redis, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As redis-py does with one that meets it while it connects."""
+        monkeypatch.setattr(gateway_usage, "FLUSH_EVERY_S", 0.0)
+        book = UsageBook(settings.REDIS_URL)
+        script, flushing = book._script, asyncio.Event()
+
+        async def swallows_once(**call: Any) -> Any:
+            if not flushing.is_set():
+                flushing.set()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.Event().wait()
+            return await script(**call)
+
+        monkeypatch.setattr(book, "_script", swallows_once)
+        book.count(*SUPPORT, Amounts(requests=1))
+        await flushing.wait()
+        async with asyncio.timeout(PATIENCE_S):
+            await book.close()
+        assert valkey.hgetall(usage.PENDING) == {usage.field_name(*SUPPORT, "requests").encode(): b"1"}
 
     async def test_waits_for_valkey_in_bounded_memory(
         self, valkey: redis.Redis, monkeypatch: pytest.MonkeyPatch
