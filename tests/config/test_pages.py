@@ -6,7 +6,7 @@ import logging
 import pytest
 from django.conf import settings
 from django.contrib.auth.models import User
-from django.test import AsyncClient, Client
+from django.test import Client
 
 from config.asgi import application
 from inference.gateway.runtime import close_runtime
@@ -93,8 +93,8 @@ def test_a_static_file_that_is_known_is_not_sent_again(client: Client) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-async def test_pages_and_the_api_are_served_by_one_application(async_client: AsyncClient) -> None:
-    assert (await async_client.get("/healthz")).status_code == 200
+async def test_pages_and_the_api_are_served_by_one_application(transactional_db: None) -> None:
+    assert (await ask_over_asgi("/healthz"))[0]["status"] == 200
     try:
         answers = await ask_over_asgi("/v1/models")
     finally:

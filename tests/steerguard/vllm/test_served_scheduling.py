@@ -117,7 +117,8 @@ def expected_of_long_prompt(reference: Reference, long_prompt: list[int]) -> dic
 
 def ask_long_prompt(server: TestEngine, long_prompt: list[int], name: str, how: str) -> list[int]:
     # Salted, so that every chunk is computed.
-    asked = {"prompt": long_prompt, "cache_salt": f"{how} {name} {len(long_prompt)}", "return_token_ids": True}
+    salt = f"{how} {name} {len(long_prompt)}"
+    asked: dict[str, Any] = {"prompt": long_prompt, "cache_salt": salt, "return_token_ids": True}
     return token_ids(complete(server, chunked_blend(name) or None, **asked))
 
 
