@@ -16,5 +16,6 @@ urlpatterns = [
     path("api/v1/", include("personas.api.urls")),
     path("api/v1/", include("inference.api.urls")),
     path("api/", include("personas.api.docs_urls")),
+    path("planner/", include("jobs.planner.urls")),
     path("", include("personas.urls")),
 ]
