@@ -273,7 +273,7 @@ def _mapping(value: object, field: str, known: set[str]) -> Mapping[str, object]
     for key in value:
         if key not in known:
             raise BlendError(
-                f"{field}.{str(key)[:40]}",
+                f"{field}.{_encodable(str(key)[:40])}",
                 f"one of the fields {', '.join(sorted(known))}",
                 "an unknown field",
             )
@@ -282,6 +282,11 @@ def _mapping(value: object, field: str, known: set[str]) -> Mapping[str, object]
 
 def _kind(value: object) -> str:
     return "nothing" if value is None else type(value).__name__
+
+
+def _encodable(text: str) -> str:
+    """`text` with lone surrogates, which JSON can name and UTF-8 can't hold, as their escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _shown(value: object) -> str:

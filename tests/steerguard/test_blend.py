@@ -96,6 +96,7 @@ def test_a_row_digest_does_not_depend_on_the_process() -> None:
         ({"blend": "x"}, "steerguard.blend"),
         ({"blend": [3]}, "steerguard.blend[0]"),
         ({"blend": [], "skill": 1}, "steerguard.skill"),
+        ('{"\\ud800": 1}', r"steerguard.\ud800"),  # UTF-8, and so an answer, can't hold it as it is
         ({"blend": [], "max_dose": 0}, "steerguard.max_dose"),
         ({"blend": [], "max_dose": True}, "steerguard.max_dose"),
         ({"blend": [], "on_overdose": "ignore"}, "steerguard.on_overdose"),
