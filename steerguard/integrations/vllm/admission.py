@@ -24,7 +24,7 @@ from steerguard.blend import (
     sum_row,
 )
 from steerguard.integrations.vllm.config import PluginConfig
-from steerguard.integrations.vllm.wire import PLAN_KEY, SPEC_KEY, encode_plan
+from steerguard.integrations.vllm.wire import PLAN_KEY, SPEC_KEY, STEER_KEYS, encode_plan
 from steerguard.vectors import SteeringVector
 
 MAX_CACHED_BLENDS = 4096
@@ -147,8 +147,7 @@ class Admission:
                 return hit
             admitted = self._check(parse_blend(spec))
         except BlendError as error:
-            reason = type(error).__name__
-            self.refused[reason] = self.refused.get(reason, 0) + 1
+            self._count_refusal(type(error).__name__)
             raise
         if key is not None:
             with self._lock:
@@ -159,6 +158,7 @@ class Admission:
 
     def admit_into(self, extra_args: dict[str, Any] | None) -> dict[str, Any] | None:
         """The extra args with the plan of their steering spec in them; whatever plan a client sent is dropped."""
+        self._refuse_skills(extra_args)
         if not extra_args or (SPEC_KEY not in extra_args and PLAN_KEY not in extra_args):
             return extra_args
         kept = {k: v for k, v in extra_args.items() if k != PLAN_KEY}
@@ -168,11 +168,28 @@ class Admission:
                 kept[PLAN_KEY] = admitted.plan
         return kept
 
-    def note(self, spec: object) -> None:
-        """Checks a spec before its response starts, and leaves the result for the response's headers."""
+    def note(self, extra_args: Mapping[str, Any] | None) -> None:
+        """Checks a request before its response starts, and leaves the result for the response's headers."""
+        self._refuse_skills(extra_args)
+        if not extra_args or (spec := extra_args.get(SPEC_KEY)) is None:
+            return
         admitted = self.admit(spec)
         if (receipt := _receipt.get()) is not None:
             receipt.admitted.append(admitted)
+
+    def _refuse_skills(self, extra_args: Mapping[str, Any] | None) -> None:
+        """Skill names that nobody has turned into a spec would leave the request unsteered."""
+        for key in STEER_KEYS:
+            if key in (extra_args or ()):
+                self._count_refusal("BlendError")
+                raise BlendError(
+                    key,
+                    f'digests of vectors in "{SPEC_KEY}", or in offline use SteerGuardPlugin.attach(llm) beforehand',
+                    "a skill that can't be looked up",
+                )
+
+    def _count_refusal(self, reason: str) -> None:
+        self.refused[reason] = self.refused.get(reason, 0) + 1
 
     def _check(self, blend: Blend) -> Admitted:
         check_components(blend.components, self.vectors, self.num_layers)

@@ -5,7 +5,9 @@ one per prompt: `extra_args={"steer_skill": […], "steer_alpha": […]}`, or `e
 `SamplingParams`.
 """
 
-from collections.abc import Sequence
+import functools
+import inspect
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +15,8 @@ from steerguard.blend import BlendError
 from steerguard.integrations.vllm.admission import Admission
 from steerguard.integrations.vllm.norms import merge, probe_parameters, probe_prompts
 from steerguard.integrations.vllm.patches import is_installed
-from steerguard.integrations.vllm.wire import SPEC_KEY
+from steerguard.integrations.vllm.wire import ALPHA_KEY, POSITIONS_KEY, SKILL_KEY, SPEC_KEY, STEER_KEYS
 from steerguard.vectors import SteeringVector, read_vectors_dir, write_vector
-
-SKILL_KEY = "steer_skill"
-ALPHA_KEY = "steer_alpha"
-POSITIONS_KEY = "steer_positions"
-STEER_KEYS = (SKILL_KEY, ALPHA_KEY, POSITIONS_KEY)
 
 
 def SamplingParams(*, extra_body: dict[str, Any] | None = None, **kwargs: Any) -> Any:
@@ -90,7 +87,7 @@ class SteerGuardPlugin:
 
     def blend(self, skill: str, alpha: float = 1.0, positions: str = "all") -> dict[str, Any]:
         """The spec of one skill, for `extra_args={"steerguard": …}`. BlendError for an unknown skill."""
-        if skill not in self.skills:
+        if not isinstance(skill, str) or skill not in self.skills:
             raise BlendError(SKILL_KEY, f"one of {', '.join(sorted(self.skills)) or 'no skills'}", repr(skill)[:80])
         return {"blend": [{"vector": self.skills[skill], "alpha": alpha, "positions": positions}]}
 
@@ -116,29 +113,41 @@ def _call_core(core: Any, method: str, *args: Any) -> Any:
 
 
 def _take_skills(llm: Any, plugin: SteerGuardPlugin) -> None:
-    """Makes `llm.generate` and `llm.chat` understand `steer_skill` and `steer_alpha`, also as lists."""
-    for method in ("generate", "chat"):
-        original = getattr(llm, method)
+    """Makes the methods of `llm` that take prompts understand `steer_skill` and `steer_alpha`, also as lists."""
+    from vllm.renderers.inputs.preprocess import conversation_to_seq, prompt_to_seq
 
-        def wrapped(
-            prompts: Any, sampling_params: Any = None, *args: Any, _original: Any = original, **kwargs: Any
-        ) -> Any:
-            return _original(prompts, _expand(prompts, sampling_params, plugin), *args, **kwargs)
+    for method, to_sequence in (
+        ("generate", prompt_to_seq),
+        ("enqueue", prompt_to_seq),
+        ("chat", conversation_to_seq),
+        ("enqueue_chat", conversation_to_seq),
+    ):
+        setattr(llm, method, _taking_skills(getattr(llm, method), to_sequence, plugin))
 
-        setattr(llm, method, wrapped)
+
+def _taking_skills(original: Any, to_sequence: Callable[[Any], Sequence[Any]], plugin: SteerGuardPlugin) -> Any:
+    """`original(prompts, sampling_params, …)` for which skills are turned into blend specs first."""
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        prompts = next(iter(bound.arguments.values()))
+        if (params := bound.arguments.get("sampling_params")) is not None:
+            bound.arguments["sampling_params"] = _expand(params, len(to_sequence(prompts)), plugin)
+        return original(*bound.args, **bound.kwargs)
+
+    return wrapped
 
 
-def _expand(prompts: Any, params: Any, plugin: SteerGuardPlugin) -> Any:
-    """Sampling parameters with skills turned into blend specs: one per prompt where any of them is a list."""
-    if params is None:
-        return None
+def _expand(params: Any, count: int, plugin: SteerGuardPlugin) -> Any:
+    """Sampling parameters of `count` prompts with skills turned into specs: one each where any of them is a list."""
     if isinstance(params, Sequence):
         return [_with_spec(p, plugin, 0, None) for p in params]
     extra = params.extra_args or {}
     lists = {key: extra[key] for key in STEER_KEYS if isinstance(extra.get(key), list | tuple)}
     if not lists:
         return _with_spec(params, plugin, 0, None)
-    count = len(prompts) if isinstance(prompts, list | tuple) else 1
     for key, values in lists.items():
         if len(values) != count:
             raise BlendError(key, f"one value per prompt ({count})", f"{len(values)}")
@@ -152,11 +161,12 @@ def _with_spec(params: Any, plugin: SteerGuardPlugin, index: int, lists: dict[st
         return params
     for key, values in (lists or {}).items():
         given[key] = values[index]
-    skill = given.get(SKILL_KEY)
-    copy = params.clone()
-    if skill is not None:
+    if SKILL_KEY not in given:
+        raise BlendError(SKILL_KEY, f"a skill for {' and '.join(given)}", "nothing")
+    if (skill := given[SKILL_KEY]) is not None:
+        if extra.get(SPEC_KEY) is not None:
+            raise BlendError(SKILL_KEY, f"either skills or {SPEC_KEY}", "both")
         extra[SPEC_KEY] = plugin.blend(skill, given.get(ALPHA_KEY, 1.0), given.get(POSITIONS_KEY, "all"))
-    elif ALPHA_KEY in given and given[ALPHA_KEY] is not None:
-        raise BlendError(SKILL_KEY, "a skill for each steer_alpha", "nothing")
+    copy = params.clone()
     copy.extra_args = extra or None
     return copy

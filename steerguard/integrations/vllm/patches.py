@@ -145,9 +145,9 @@ def _patch_front_end() -> None:
     def make_from_optional(original: Any) -> Any:
         def from_optional(*args: Any, **kwargs: Any) -> Any:
             params = original(*args, **kwargs)
-            if _admission is not None and params.extra_args and (spec := params.extra_args.get(SPEC_KEY)) is not None:
+            if _admission is not None and params.extra_args:
                 try:
-                    _admission.note(spec)
+                    _admission.note(params.extra_args)
                 except BlendError as error:
                     raise refuse(error) from error
             return params
@@ -232,7 +232,12 @@ def _patch_engine_core() -> None:
             plan = plan_of(request.sampling_params)
             if plan is not None:
                 registry(self).arrive(request.request_id, plan)
-            return original(self, request)
+            try:
+                return original(self, request)
+            except Exception:
+                # vLLM answers this one with an error; it won't come to `add_request`.
+                registry(self).settle(request.request_id)
+                raise
 
         return preprocess_add_request
 

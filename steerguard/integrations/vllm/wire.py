@@ -12,6 +12,10 @@ from steerguard.blend import Blend, Component, Phase
 
 SPEC_KEY = "steerguard"  # what clients send
 PLAN_KEY = "steerguard.plan"  # what admission made of it
+SKILL_KEY = "steer_skill"  # what offline callers may write instead of SPEC_KEY; never travels
+ALPHA_KEY = "steer_alpha"
+POSITIONS_KEY = "steer_positions"
+STEER_KEYS = (SKILL_KEY, ALPHA_KEY, POSITIONS_KEY)
 
 
 @dataclass(frozen=True)

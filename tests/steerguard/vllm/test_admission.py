@@ -10,7 +10,7 @@ import torch
 from steerguard.blend import BlendError, Overdose, UnknownVector
 from steerguard.integrations.vllm.admission import Admission, collect_receipt
 from steerguard.integrations.vllm.config import PluginConfig
-from steerguard.integrations.vllm.wire import PLAN_KEY, SPEC_KEY
+from steerguard.integrations.vllm.wire import PLAN_KEY, SPEC_KEY, STEER_KEYS
 from steerguard.vectors import SteeringVector
 
 WIDTH = 4
@@ -117,10 +117,20 @@ def test_the_plan_is_admissions_alone(admission: Admission) -> None:
     assert admission.admit_into(None) is None
 
 
+@pytest.mark.parametrize("key", STEER_KEYS)
+def test_a_skill_that_nobody_has_looked_up_is_refused_rather_than_left_out(admission: Admission, key: str) -> None:
+    for check in (admission.note, admission.admit_into):
+        with pytest.raises(BlendError, match=f"{key}: expected digests of vectors"):
+            check({key: None, "other": 1})
+    assert admission.refused == {"BlendError": 2}
+
+
 def test_receipts_collect_what_was_admitted_and_only_inside(admission: Admission) -> None:
-    admission.note(spec((V, 1.0)))
+    admission.note({SPEC_KEY: spec((V, 1.0))})
     with collect_receipt() as receipt:
-        admission.note(spec((V, 1.5)))
+        admission.note({SPEC_KEY: spec((V, 1.5))})
+        admission.note({"other": 1})
+        admission.note(None)
     assert [a.dose for a in receipt.admitted] == [pytest.approx(0.75)]
 
 
