@@ -13,8 +13,8 @@ REST := "engine or browser or slow"
 WORKERS ?= $(shell echo $$((2 * $$(nproc))))
 # Every test of a file in one process, where they share what the file's fixtures made.
 IN_PARALLEL = -n $(WORKERS) --dist loadfile
-# One that fails and passes at once is listed, and fails nothing; one that fails twice does.
-RERUNS := --reruns 1 -raR
+# A test that fails and passes at once is listed with why it failed, and fails nothing; one that fails twice does.
+RERUNS := --reruns 1 --max-suite-reruns 5 --rerun-show-tracebacks
 TEST_DATABASE_URL ?= postgres://postgres@127.0.0.1:5432/postgres
 
 .DEFAULT_GOAL := help
