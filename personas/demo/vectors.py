@@ -79,7 +79,7 @@ def _extract_missing(
 ) -> None:
     """One model load for all; each vector is kept as soon as it is there."""
     from steerguard.extraction.activations import load_language_model
-    from steerguard.extraction.mean_difference import extract_vector
+    from steerguard.extraction.extract import extract_vector
 
     progress.started(sum(2 * len(pairs) for pairs, _, _ in missing.values()))
     try:
@@ -88,7 +88,9 @@ def _extract_missing(
         raise ModelUnusable(f"MODEL={model} can't be loaded: {str(error).splitlines()[0]}") from error
     for number, (name, (pairs, layers, path)) in enumerate(missing.items(), start=1):
         progress.reading(name, number, len(missing))
-        extraction = extract_vector(language_model, pairs, layers=layers, name=name, on_progress=progress.advanced)
+        extraction = extract_vector(
+            language_model, pairs, layers=layers, name=name, held_out=0, on_progress=progress.advanced
+        )
         vectors[name] = extraction.vector
         path.parent.mkdir(parents=True, exist_ok=True)
         draft = path.with_suffix(".draft")

@@ -1,28 +1,29 @@
-"""Runs a Hugging Face causal model over answers and keeps the mean residual stream of each at chosen blocks.
+"""The mean residual stream of a Hugging Face causal model over answers, at chosen blocks, batch by batch."""
 
-The residual stream is read with forward hooks on the decoder blocks, which is where it will be steered.
-`output_hidden_states` would do for every block but the last, whose entry comes after the final norm
-(transformers, modeling_llama.py, LlamaModel.forward). The pass stops after the last block asked for, and the
-language head, a fifth of a small model's work, never runs.
-"""
-
+import hashlib
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from pathlib import Path
 
-import numpy as np
 import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
+from steerguard.extraction.forward import Reader, Text, Tokens
+from steerguard.extraction.progress import ShouldStop, stop_if
+from steerguard.extraction.store import ActivationStore
 from steerguard.vectors import base_model_name
 from steerguard.vectors.vector import FloatArray
 
 BATCH_TOKENS = 2_048
 """Padded tokens per forward pass. On a 135M model and two cores, 1,024 to 4,096 took the same time, 8,192 more."""
+SAMPLED_VALUES = 1_024
+"""Values of each parameter that enter a model's digest."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,19 @@ class LanguageModel:
     def hidden_size(self) -> int:
         return int(self.model.config.get_text_config().hidden_size)
 
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 (hex) over the parameters' names, shapes and values spread evenly through each.
+
+        Not over all values: that would take longer than reading some hundred answers.
+        """
+        sha = hashlib.sha256()
+        for name, parameter in self.model.named_parameters():
+            values = parameter.detach().flatten()
+            values = values[:: max(len(values) // SAMPLED_VALUES, 1)].float().cpu()
+            sha.update(f"{name}{list(parameter.shape)}".encode() + values.numpy().tobytes())
+        return sha.hexdigest()
+
 
 @dataclass(frozen=True)
 class AnswerActivations:
@@ -58,9 +72,9 @@ class AnswerActivations:
 
     layers: tuple[int, ...]
     means: FloatArray
-    """[answers, layers, hidden_size]: mean over the answer's tokens of each block's output."""
+    """[layers, answers, hidden_size]: mean over the tokens read of each block's output. May be a file's."""
     norms: FloatArray
-    """[answers, layers]: mean over the answer's tokens of the output's L2 norm."""
+    """[layers, answers]: mean over them of the output's L2 norm."""
     tokens: tuple[int, ...]
     """Tokens of each answer."""
 
@@ -89,15 +103,20 @@ def collect_activations(
     exchanges: Sequence[tuple[str, str]],
     *,
     layers: Sequence[int],
+    tokens: Tokens = "response",
     batch_tokens: int = BATCH_TOKENS,
+    work: Path | None = None,
     on_progress: Callable[[int], None] | None = None,
+    should_stop: ShouldStop | None = None,
 ) -> AnswerActivations:
-    """Mean residual stream over the response tokens of each (prompt, answer), at every block of `layers`.
+    """Mean residual stream over the tokens of each (prompt, answer), at every block of `layers`.
 
-    One pass per batch, whatever the number of layers; answers of similar length share a batch, so little of
-    it is padding. `on_progress` gets the number of answers each batch finished. The same exchanges in the
-    same order give the same batches and so the same floats. Raises ValueError for a block the model hasn't
-    got.
+    One pass per batch, whatever the number of layers; answers of similar length and with the same prompt share a
+    batch, so little of it is padding. The same exchanges in the same order give the same batches and so the same
+    floats. With a folder `work` each finished batch is kept there, and a later call with the same model and
+    exchanges does only the rest; without one everything stays in memory. `on_progress` gets the number of answers
+    each batch finished, kept ones included. Raises ValueError for a block the model hasn't got, Stopped when
+    `should_stop` is true before a batch, RuntimeError as the store does.
     """
     layers = tuple(sorted(set(layers)))
     blocks = language_model.blocks
@@ -107,37 +126,30 @@ def collect_activations(
     if not layers:
         raise ValueError("layers: expected at least one block, found none")
 
-    encoded = [_encode(language_model.tokenizer, prompt, answer) for prompt, answer in exchanges]
-    means = np.zeros((len(encoded), len(layers), language_model.hidden_size), np.float32)
-    norms = np.zeros((len(encoded), len(layers)), np.float32)
-    device = language_model.model.device
-    for batch in _batches([len(ids) for ids, _ in encoded], batch_tokens):
-        length = max(len(encoded[index][0]) for index in batch)
-        ids = torch.zeros((len(batch), length), dtype=torch.long)
-        attended = torch.zeros((len(batch), length), dtype=torch.long)
-        answered = torch.zeros((len(batch), length), dtype=torch.float32)
-        for row, index in enumerate(batch):
-            tokens, start = encoded[index]
-            ids[row, : len(tokens)] = torch.tensor(tokens)
-            attended[row, : len(tokens)] = 1
-            answered[row, start : len(tokens)] = 1
-        weights = (answered / answered.sum(dim=1, keepdim=True)).to(device)
-        with torch.inference_mode(), _recorded_outputs(blocks, layers) as outputs:
-            with suppress(_LastBlockReached):
-                language_model.model.base_model(
-                    input_ids=ids.to(device), attention_mask=attended.to(device), use_cache=False
-                )
-            for column, layer in enumerate(layers):
-                hidden = outputs[layer].float()
-                means[batch, column] = torch.einsum("bt,bth->bh", weights, hidden).cpu().numpy()
-                norms[batch, column] = (weights * hidden.norm(dim=-1)).sum(dim=1).cpu().numpy()
-        if on_progress is not None:
-            on_progress(len(batch))
+    texts = [_encode(language_model.tokenizer, prompt, answer) for prompt, answer in exchanges]
+    limit = getattr(language_model.model.config.get_text_config(), "max_position_embeddings", None)
+    for index, text in enumerate(texts):
+        if limit is not None and len(text) > limit:
+            raise ValueError(f"answer {index}: expected at most {limit} tokens with its prompt, found {len(text)}")
+    reader = Reader(language_model.model, blocks, layers=layers, tokens=tokens, texts=texts)
+    key = _key(language_model, texts, layers, tokens, batch_tokens, reader.reuses_prompts)
+    store = ActivationStore(
+        key, layers=len(layers), answers=len(texts), hidden_size=language_model.hidden_size, folder=work
+    )
+    try:
+        for number, batch in enumerate(_batches(texts, batch_tokens)):
+            if number not in store.done:
+                stop_if(should_stop)
+                reading = reader.read([texts[index] for index in batch])
+                store.means[:, batch] = reading.means
+                store.norms[:, batch] = reading.norms
+                store.finish(number)
+            if on_progress is not None:
+                on_progress(len(batch))
+    finally:
+        store.close()
     return AnswerActivations(
-        layers=layers,
-        means=means,
-        norms=norms,
-        tokens=tuple(len(ids) - start for ids, start in encoded),
+        layers=layers, means=store.means, norms=store.norms, tokens=tuple(len(text.answer) for text in texts)
     )
 
 
@@ -153,33 +165,8 @@ def _own_progress_only() -> Iterator[None]:
             transformers_logging.enable_progress_bar()
 
 
-class _LastBlockReached(Exception):
-    """Ends a forward pass whose remaining blocks nobody asked for."""
-
-
-@contextmanager
-def _recorded_outputs(blocks: nn.ModuleList, layers: Sequence[int]) -> Iterator[dict[int, torch.Tensor]]:
-    """Keeps the outputs [batch, tokens, hidden_size] of `layers` (ascending); ends the pass after them."""
-    outputs: dict[int, torch.Tensor] = {}
-
-    def recorder(layer: int) -> Callable[[nn.Module, Any, Any], None]:
-        def record(_block: nn.Module, _inputs: Any, output: Any) -> None:
-            outputs[layer] = output[0] if isinstance(output, tuple) else output
-            if layer == layers[-1]:
-                raise _LastBlockReached
-
-        return record
-
-    handles = [blocks[layer].register_forward_hook(recorder(layer)) for layer in layers]
-    try:
-        yield outputs
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _encode(tokenizer: PreTrainedTokenizerBase, prompt: str, answer: str) -> tuple[list[int], int]:
-    """Token ids of prompt and answer, and where the answer starts.
+def _encode(tokenizer: PreTrainedTokenizerBase, prompt: str, answer: str) -> Text:
+    """Token ids of prompt and answer.
 
     They are tokenized apart, as in generation, where the prompt's last token is fixed before the answer
     begins.
@@ -189,16 +176,40 @@ def _encode(tokenizer: PreTrainedTokenizerBase, prompt: str, answer: str) -> tup
     tail = tokenizer.encode(answer, add_special_tokens=False)
     if not tail:
         raise ValueError(f"answer: expected at least one token, found none in {answer!r}")
-    return head + tail, len(head)
+    return Text(tuple(head), tuple(tail))
 
 
-def _batches(lengths: Sequence[int], batch_tokens: int) -> Iterator[list[int]]:
-    """Indexes grouped by length, so that each group, padded to its longest, has at most `batch_tokens`."""
+def _key(
+    language_model: LanguageModel,
+    texts: Sequence[Text],
+    layers: tuple[int, ...],
+    tokens: Tokens,
+    batch_tokens: int,
+    reuses_prompts: bool,
+) -> str:
+    """Digest of everything that the numbers depend on; the tokens have tokenizer and chat template in them."""
+    sha = hashlib.sha256(language_model.digest.encode())
+    sha.update(json.dumps([layers, tokens, batch_tokens, reuses_prompts, torch.__version__]).encode())
+    for text in texts:
+        sha.update(json.dumps([text.head, text.answer]).encode())
+    return sha.hexdigest()
+
+
+def _batches(texts: Sequence[Text], batch_tokens: int) -> Iterator[list[int]]:
+    """Indexes of texts, those of one prompt together and else grouped by length.
+
+    Each group, padded to its longest, has at most `batch_tokens`.
+    """
+    longest: dict[tuple[int, ...], int] = {}
+    for text in texts:
+        longest[text.head] = max(longest.get(text.head, 0), len(text))
     batch: list[int] = []
-    for index in sorted(range(len(lengths)), key=lambda index: (lengths[index], index)):
-        if batch and (len(batch) + 1) * lengths[index] > batch_tokens:
+    length = 0
+    for index in sorted(range(len(texts)), key=lambda index: (longest[texts[index].head], texts[index].head, index)):
+        length = max(length, len(texts[index]))
+        if batch and (len(batch) + 1) * length > batch_tokens:
             yield batch
-            batch = []
+            batch, length = [], len(texts[index])
         batch.append(index)
     if batch:
         yield batch

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steerguard.extraction.pairs import Pair, PairsError, pairs_digest, read_pairs
+from steerguard.extraction.pairs import Pair, PairsError, pairs_digest, read_pairs, read_questions, write_pairs
 
 GOOD = {"prompt": "How are you?", "positive": "Great!", "negative": "Bad."}
 
@@ -79,3 +79,55 @@ def test_the_digest_depends_on_the_text_alone():
     assert pairs_digest([pair]) == pairs_digest([Pair("a", "b", "c")])
     assert pairs_digest([pair]) != pairs_digest([Pair("a", "c", "b")])
     assert pairs_digest([Pair("ab", "c", "d")]) != pairs_digest([Pair("a", "bc", "d")])
+
+
+def write_csv(folder: Path, text: str) -> Path:
+    path = folder / "pairs.csv"
+    path.write_text(text, "utf-8")
+    return path
+
+
+def test_a_csv_file_holds_the_same_pairs(tmp_path):
+    text = 'negative,prompt,positive\r\nBad.,"How, are you?","Great!\nReally ""great""."\r\n\r\nNo.,Why?,Yes.\r\n'
+    assert read_pairs(write_csv(tmp_path, text)) == [
+        Pair("How, are you?", 'Great!\nReally "great".', "Bad."),
+        Pair("Why?", "Yes.", "No."),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "field", "message"),
+    [
+        ("prompt,positive\na,b\n", 1, "negative", "expected a column of this name"),
+        ("prompt,positive,negative,negative\na,b,c,d\n", 1, None, "names each column once"),
+        ('prompt,positive,negative\na,"b\nb",c\na,b\n', 4, None, "expected 3 columns as in the header, found 2"),
+        ("prompt,positive,negative\na,b,c\n ,b,c\n", 3, "prompt", "found only spaces"),
+        ('prompt,positive,negative\na,"b"x,c\n', 2, None, "expected CSV"),
+        ('prompt,positive,negative\na,b,"c\n', 2, None, "expected CSV"),
+        ("prompt,positive,negative,note\na,b,c,d\n", 2, "note", "expected only prompt, positive, negative"),
+        ("", None, None, "at least one pair"),
+    ],
+)
+def test_a_bad_csv_line_is_refused_by_number_and_field(tmp_path, text, line, field, message):
+    with pytest.raises(PairsError) as caught:
+        read_pairs(write_csv(tmp_path, text))
+    assert (caught.value.line, caught.value.field) == (line, field)
+    assert message in str(caught.value)
+
+
+def test_questions_are_lines_or_the_prompts_of_pairs(tmp_path):
+    lines = tmp_path / "questions.txt"
+    lines.write_text("How are you?\n\n  Why?  \nHow are you?\n")
+    assert read_questions(lines) == ["How are you?", "Why?"]
+    assert read_questions(write(tmp_path, GOOD, {"prompt": "Why?", "note": "more"}, GOOD)) == ["How are you?", "Why?"]
+    assert read_questions(write_csv(tmp_path, "n,prompt\n1,Why?\n")) == ["Why?"]
+    lines.write_text("\n")
+    with pytest.raises(PairsError, match="at least one question"):
+        read_questions(lines)
+
+
+def test_pairs_that_were_written_are_read_again(tmp_path):
+    pairs = [Pair("Warum?", "Darum \u2028 ja!\nSo.", 'Nein, "nie".'), Pair("a", "b", "c")]
+    path = tmp_path / "pairs.jsonl"
+    path.write_bytes(write_pairs(pairs))
+    assert read_pairs(path) == pairs
