@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import bisect
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -80,7 +80,7 @@ class Feed:
         """Wait until what was there when the feed began has been read, or can't be."""
         await self._caught_up.wait()
 
-    async def follow(self, after: Id, pause_s: float) -> AsyncIterator[list[Told]]:
+    async def follow(self, after: Id, pause_s: float) -> AsyncGenerator[list[Told], None]:
         """The events after `after` in order, up to the last one or the job's deletion; an empty list in each `pause_s`
         in which there are none."""
         cursor = after
@@ -146,7 +146,7 @@ class Feed:
 
     async def _from_stream(self, after: Id) -> list[Told]:
         """Raises redis.RedisError."""
-        rows = await self._client.xrange(
+        rows: Any = await self._client.xrange(
             events.stream_key(self._job.public_id), min="({}-{}".format(*after), count=PER_READ
         )
         return [Told(_parse_id(event_id), fields[b"type"].decode(), fields[b"data"]) for event_id, fields in rows]
@@ -215,8 +215,8 @@ class _Feeds:
                         feed.ring()  # whatever came while nobody listened
                     while True:
                         message: dict[str, Any] | None = await channel.get_message(timeout=events.SILENCE_S)
-                        if message is not None and (feed := self._feeds.get(message["data"].decode())) is not None:
-                            feed.ring()
+                        if message is not None and (job_id := message["data"].decode()) in self._feeds:
+                            self._feeds[job_id].ring()
             await asyncio.sleep(LISTEN_AGAIN_S)
 
 

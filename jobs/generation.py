@@ -49,7 +49,8 @@ async def run(job: Job, desk: Desk, turn: Turn) -> None:
     async with desk.leases.holding(job) as over:
         running = asyncio.create_task(_generate(job, desk, turn), name=f"job-ask-{job.public_id}")
         try:
-            await asyncio.wait({running, over}, return_when=asyncio.FIRST_COMPLETED)
+            ends: set[asyncio.Future[Any]] = {running, over}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if not running.done():
                 running.cancel()
                 await asyncio.wait({running})

@@ -118,7 +118,8 @@ class _Running:
         task = asyncio.ensure_future(part)
         left_s = max(0.0, (deadline - timezone.now()).total_seconds()) if deadline is not None else None
         try:
-            await asyncio.wait({task, self._over}, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
+            ends: set[asyncio.Future[Any]] = {task, self._over}
+            await asyncio.wait(ends, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
             if task.done():
                 task.result()
                 return "done"

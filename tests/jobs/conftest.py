@@ -1,40 +1,43 @@
 """The gateway with a stub engine, and a worker in this process."""
 
-import threading
 from collections.abc import Callable, Iterator
 
+import httpx
 import pytest
 import redis
-from django.db import connections
 
 from jobs import tasks, worker
-from tests.inference.gateway.conftest import acme_key, gateway, globex_key, register, stub, support
-from tests.waiting import PATIENCE_S
+from personas.models import Persona
+from tests.inference.gateway.conftest import Gateway, acme_key, gateway, globex_key, register, stub, support
+from tests.inference.gateway.stub_engine import StubEngine
 
 __all__ = ["acme_key", "gateway", "globex_key", "register", "stub", "support"]  # fixtures
 
-Work = Callable[[], threading.Thread]
+
+class Working:
+    """The worker of this process, at its work."""
+
+    def join(self, timeout_s: float) -> None:
+        """Wait until nothing is left to do. Raises TimeoutError."""
+        worker.wait_until_idle(timeout_s)
+
+
+Work = Callable[[], Working]
 
 
 @pytest.fixture
 def work(transactional_db: None, valkey: redis.Redis) -> Iterator[Work]:
-    """Runs the job whose turn it is, as Celery would, in a thread that is returned."""
-    threads = []
+    """Has the worker look for jobs, as a message from the queue would."""
 
-    def run_next() -> None:
-        try:
-            tasks.run_next("generation")
-        finally:
-            connections.close_all()  # as Celery does after a task
-
-    def work() -> threading.Thread:
-        threads.append(thread := threading.Thread(target=run_next))
-        thread.start()
-        return thread
+    def work() -> Working:
+        tasks.run_next("generation")
+        return Working()
 
     yield work
-    worker.give_up_all()
-    for thread in threads:
-        thread.join(PATIENCE_S)
-        assert not thread.is_alive()
     worker.close_loop()
+
+
+@pytest.fixture
+def program(gateway: Gateway, valkey: redis.Redis, acme_key: str, support: Persona, stub: StubEngine) -> httpx.Client:
+    """acme's program."""
+    return gateway.http(acme_key)

@@ -7,15 +7,17 @@ from typing import Any
 import httpx
 import pytest
 import redis
+from aiohttp import web
 from django.test import Client
 from django.utils import timezone
 
 from jobs import events, services, tasks
 from jobs.models import Job
 from personas import services as persona_services
-from personas.models import ApiKey, Persona, Tenant
+from personas.models import ApiKey, Tenant
+from tests.conftest import MakePersona
 from tests.inference.gateway.conftest import Gateway, eventually
-from tests.inference.gateway.stub_engine import StubEngine, chunk, completes, dies, says, streams
+from tests.inference.gateway.stub_engine import StubEngine, chunk, completes, dies, hello, refuses, says, streams
 from tests.jobs.conftest import Work
 from tests.waiting import PATIENCE_S
 
@@ -46,12 +48,6 @@ def make(program: httpx.Client, asked: dict[str, Any] = ASKED, idempotency_key: 
     assert answer.status_code == 200, answer.text
     made: dict[str, Any] = answer.json()
     return made
-
-
-@pytest.fixture
-def program(gateway: Gateway, valkey: redis.Redis, acme_key: str, support: Persona, stub: StubEngine) -> httpx.Client:
-    """acme's program."""
-    return gateway.http(acme_key)
 
 
 def test_a_job_is_made_run_and_read(program: httpx.Client, stub: StubEngine, work: Work) -> None:
@@ -135,6 +131,37 @@ def test_an_engine_that_comes_back_is_waited_for(program: httpx.Client, stub: St
     assert program.get(f"/v1/jobs/{made['id']}").json()["state"] == "succeeded"
 
 
+def test_who_waits_for_the_engine_takes_nobody_elses_place(
+    program: httpx.Client,
+    gateway: Gateway,
+    stub: StubEngine,
+    work: Work,
+    globex: Tenant,
+    globex_key: str,
+    make_persona: MakePersona,
+    settings: Any,
+) -> None:
+    settings.JOBS_CONCURRENCY = 1
+    make_persona(globex, "other", system_prompt="Globex")
+
+    async def busy_for_acme(stub: StubEngine, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        ours = "Acme" in str(body["messages"])
+        return await (refuses(503, "full") if ours else hello)(stub, request, body)
+
+    stub.does = busy_for_acme
+    waits = [make(program)["id"] for _ in range(3)]
+    running = work()
+    assert stub.arrived.wait(PATIENCE_S)
+    others = gateway.http(globex_key)
+    made = make(others, {**ASKED, "persona": "other"})
+    work()
+    eventually(lambda: others.get(f"/v1/jobs/{made['id']}").json()["state"] == "succeeded")
+    assert {program.get(f"/v1/jobs/{job}").json()["state"] for job in waits} <= {"queued", "running"}
+    stub.does = hello
+    running.join(PATIENCE_S)
+    assert {program.get(f"/v1/jobs/{job}").json()["state"] for job in waits} == {"succeeded"}
+
+
 def test_a_key_that_was_revoked_meanwhile_gets_nothing(
     program: httpx.Client, stub: StubEngine, work: Work, acme: Tenant
 ) -> None:
@@ -147,10 +174,10 @@ def test_a_key_that_was_revoked_meanwhile_gets_nothing(
 
 def test_another_worker_begins_the_text_anew(program: httpx.Client, work: Work, valkey: redis.Redis) -> None:
     made = make(program)
-    first = services.claim_next("generation")
+    first = services.claim_next("generation", "acme")
     assert first is not None
     events.append(first, "delta", {"index": 0, "text": "half an ans"})
-    Job.objects.filter(pk=first.pk).update(lease_until=timezone.now() - services.LEASE)
+    Job.objects.filter(pk=first.pk).update(lease_until=timezone.now() - services.lease())
     work().join(PATIENCE_S)
     told = parse(program.get(made["stream_url"]).text)
     assert [kind for _, kind, _ in told].count("restarted") == 1
@@ -166,7 +193,6 @@ def test_a_worker_that_is_told_to_stop_gives_its_job_back(program: httpx.Client,
     assert stub.arrived.wait(PATIENCE_S)
     tasks.give_jobs_back()
     running.join(PATIENCE_S)
-    assert not running.is_alive()
     stub.does = answers
     work().join(PATIENCE_S)
     assert program.get(f"/v1/jobs/{made['id']}").json()["state"] == "succeeded"

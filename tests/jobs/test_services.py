@@ -18,7 +18,7 @@ def submit(tenant: Tenant, **more: object) -> Job:
 
 
 def lapse(job: Job) -> None:
-    Job.objects.filter(pk=job.pk).update(lease_until=timezone.now() - services.LEASE)
+    Job.objects.filter(pk=job.pk).update(lease_until=timezone.now() - services.lease())
 
 
 def told(valkey: redis.Redis, job: Job) -> list[str]:
@@ -27,9 +27,9 @@ def told(valkey: redis.Redis, job: Job) -> list[str]:
 
 def test_a_job_is_taken_once_and_ends_once(valkey: redis.Redis, acme: Tenant) -> None:
     job = submit(acme)
-    taken = services.claim_next("generation")
+    taken = services.claim_next("generation", "acme")
     assert taken is not None and taken.pk == job.pk and taken.inputs == {"prompt": "Hi\x00"}
-    assert services.claim_next("generation") is None
+    assert services.claim_next("generation", "acme") is None
     assert services.finish(taken, Job.State.SUCCEEDED, result={"text": "Hello"})
     assert not services.finish(taken, Job.State.FAILED)
     assert services.cancel(job).state == Job.State.SUCCEEDED
@@ -38,13 +38,14 @@ def test_a_job_is_taken_once_and_ends_once(valkey: redis.Redis, acme: Tenant) ->
 
 def test_a_worker_that_lost_its_job_cannot_finish_it(valkey: redis.Redis, acme: Tenant) -> None:
     submit(acme)
-    first = services.claim_next("generation")
+    first = services.claim_next("generation", "acme")
     assert first is not None
     lapse(first)
-    second = services.claim_next("generation")
+    second = services.claim_next("generation", "acme")
     assert second is not None and second.attempts == 2
     assert not services.finish(first, Job.State.SUCCEEDED)
-    assert services.look_at_lease(first) == "lost"
+    assert services.look_at_leases([second])[second.pk] == "held"
+    assert services.look_at_leases([first])[first.pk] == "lost"
     assert services.finish(second, Job.State.SUCCEEDED)
 
 
@@ -55,10 +56,10 @@ def test_a_waiting_job_is_cancelled_at_once_and_a_running_one_is_asked_to_end(
     assert services.cancel(waiting).state == services.cancel(waiting).state == Job.State.CANCELLED
     assert told(valkey, waiting) == ["queued", "cancelled"]
     submit(acme)
-    running = services.claim_next("generation")
+    running = services.claim_next("generation", "acme")
     assert running is not None
     assert services.cancel(running).state == Job.State.RUNNING
-    assert services.look_at_lease(running) == "cancelled"
+    assert services.look_at_leases([running])[running.pk] == "cancelled"
 
 
 def test_the_sweep_queues_what_never_reached_the_queue(valkey: redis.Redis, acme: Tenant) -> None:
@@ -69,13 +70,14 @@ def test_the_sweep_queues_what_never_reached_the_queue(valkey: redis.Redis, acme
     assert valkey.llen("generation") == 1
 
 
-def test_the_tenant_with_the_fewest_running_is_next(valkey: redis.Redis, acme: Tenant, globex: Tenant) -> None:
-    for _ in range(3):
-        submit(acme)
-    other = submit(globex)
-    services.claim_next("generation")
-    taken = services.claim_next("generation")
-    assert taken is not None and taken.pk == other.pk
+def test_what_waits_is_found_by_tenant_and_kind(valkey: redis.Redis, acme: Tenant, globex: Tenant) -> None:
+    assert services.find_waiting() == []
+    for tenant in (acme, acme, globex):
+        submit(tenant)
+    assert services.find_waiting() == [("acme", "generation"), ("globex", "generation")]
+    while services.claim_next("generation", "acme"):
+        pass
+    assert services.find_waiting() == [("globex", "generation")]
 
 
 def test_an_idempotency_key_gives_the_same_job(valkey: redis.Redis, acme: Tenant, globex: Tenant) -> None:
@@ -89,9 +91,35 @@ def test_an_idempotency_key_gives_the_same_job(valkey: redis.Redis, acme: Tenant
 def test_a_job_that_keeps_ending_its_worker_fails(valkey: redis.Redis, acme: Tenant) -> None:
     job = submit(acme)
     for _ in range(services.MAX_ATTEMPTS):
-        taken = services.claim_next("generation")
+        taken = services.claim_next("generation", "acme")
         assert taken is not None
         lapse(taken)
-    assert services.claim_next("generation") is None
+    assert services.claim_next("generation", "acme") is None
     job.refresh_from_db()
     assert (job.state, job.error["code"]) == (Job.State.FAILED, "worker_lost")
+
+
+def test_attempts_that_get_something_done_or_are_given_back_are_not_counted(valkey: redis.Redis, acme: Tenant) -> None:
+    submit(acme)
+    for attempt in range(2 * services.MAX_ATTEMPTS):
+        taken = services.claim_next("generation", "acme")
+        assert taken is not None
+        if attempt % 2:
+            services.give_back(taken)
+        else:
+            assert services.note_progress(taken, done=attempt, total=100)
+            lapse(taken)
+    assert services.claim_next("generation", "acme") is not None
+
+
+def test_only_leases_that_are_held_are_renewed(valkey: redis.Redis, acme: Tenant) -> None:
+    for _ in range(2):
+        submit(acme)
+    lost, held = services.claim_next("generation", "acme"), services.claim_next("generation", "acme")
+    assert lost is not None and held is not None
+    Job.objects.filter(pk=lost.pk).update(attempts=2)
+    for job in (lost, held):
+        lapse(job)
+    services.renew_leases([lost, held])
+    running = Job.objects.filter(lease_until__gt=timezone.now())
+    assert [job.pk for job in running] == [held.pk]
