@@ -8,11 +8,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from steerguard.adapters import cli as adapters
 from steerguard.command_line import REFUSED
 from steerguard.extraction import cli as extraction
 from steerguard.vectors import cli as vectors
 
-COMMANDS = (extraction.register, vectors.register)
+COMMANDS = (extraction.register, vectors.register, adapters.register)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
