@@ -15,6 +15,7 @@ from typing import Any
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.datastructures import State
+from starlette.requests import ClientDisconnect
 
 from steerguard.blend import BlendError
 from steerguard.integrations.vllm.admission import Admission, Receipt, collect_receipt
@@ -46,6 +47,13 @@ class SteeringEndpoints:
         if (getattr(args, "api_server_count", None) or 1) > 1:
             # Each API server would know only the vectors registered through itself.
             raise RuntimeError("SteerGuard needs --api-server-count 1, found more")
+        parallel = engine_client.vllm_config.parallel_config
+        engines = parallel.data_parallel_size_local if parallel.local_engines_only else parallel.data_parallel_size
+        if engines > 1:
+            # vLLM's client passes on the first engine's answer only: one may hold a vector that another let go.
+            raise RuntimeError(
+                f"SteerGuard needs one engine behind an API server (--data-parallel-size 1), found {engines}"
+            )
         admission = current_admission()
         admission.set_norms(await measure_norms(engine_client, admission.num_layers))
         state.steerguard = EngineVectors(engine_client, admission)
@@ -100,6 +108,9 @@ class EngineVectors:
     async def remove(self, digest: str) -> str:
         """Takes a vector off the engine: "removed", "in_use" or "unknown"."""
         async with self._changing:
+            # Without this, those who may go on using it would be refused while the core says no.
+            if digest in (await self._core.call_utility_async("steerguard_state"))["in_use"]:
+                return "in_use"
             # The front door closes first, so that nothing new comes to need it meanwhile.
             vector = self.admission.discard(digest)
             outcome: str = await self._core.call_utility_async("steerguard_remove", digest)
@@ -165,15 +176,19 @@ async def show_vector(digest: str, request: Request) -> JSONResponse:
 @router.put("/vectors/{digest}")
 async def put_vector(digest: str, request: Request) -> JSONResponse:
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > MAX_VECTOR_BYTES:
-            return _error(
-                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-                "body",
-                f"at most {MAX_VECTOR_BYTES} bytes",
-                "more than that",
-            )
+    try:
+        async for chunk in request.stream():
+            body += chunk
+            if len(body) > MAX_VECTOR_BYTES:
+                return _error(
+                    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                    "body",
+                    f"at most {MAX_VECTOR_BYTES} bytes",
+                    "more than that",
+                )
+    except ClientDisconnect:
+        # Nobody is there to read it; the log has a line instead of a traceback.
+        return _error(HTTPStatus.BAD_REQUEST, "body", "a whole file", "one that broke off")
     engine = _engine(request)
     try:
         vector = await asyncio.to_thread(read_vector, bytes(body))

@@ -11,7 +11,7 @@
 | `v1.engine.input_processor.InputProcessor.__init__`, `.process_inputs` | the engine's `Admission`; its verdict on each request | every request of server and `LLM` passes here, before it is scheduled |
 | `sampling_params.SamplingParams.from_optional` | early check | a streamed response has begun by the time of `process_inputs`; this runs before, so a bad spec is still a 400 |
 | `entrypoints.openai.{chat_completion,completion}.protocol.….to_beam_search_params` | refuses a steered beam search | vLLM gives its beams parameters of their own, without the request's extra args |
-| `entrypoints.serve.engine.protocol.UsageInfo.__init__` | `usage.steering` | a streamed answer's headers are sent before its tokens are counted |
+| `entrypoints.serve.engine.protocol.UsageInfo.__init__`, `entrypoints.openai.responses.protocol.ResponseUsage.__init__` | `usage.steering` | a streamed answer's headers are sent before its tokens are counted |
 | `config.vllm.VllmConfig.compute_hash` | the plugin enters the key | vLLM hashes no plugins: a stale compile cache would serve the model without steering |
 """
 
@@ -154,16 +154,19 @@ def _patch_front_end() -> None:
 
         return from_optional
 
-    def make_usage(original: Any) -> Any:
-        def __init__(self: Any, **counts: Any) -> None:
-            original(self, **counts)
-            receipt = current_receipt()
-            if receipt is not None:
-                steering = receipt.usage(self.prompt_tokens, self.completion_tokens or 0)
-                if steering is not None:
-                    self.steering = steering
+    def make_usage(prompt: str, answer: str) -> Callable[[Any], Any]:
+        def make(original: Any) -> Any:
+            def __init__(self: Any, **counts: Any) -> None:
+                original(self, **counts)
+                receipt = current_receipt()
+                if receipt is not None:
+                    steering = receipt.usage(getattr(self, prompt), getattr(self, answer) or 0)
+                    if steering is not None:
+                        self.steering = steering
 
-        return __init__
+            return __init__
+
+        return make
 
     def make_beam_search(original: Any) -> Any:
         def to_beam_search_params(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -177,7 +180,10 @@ def _patch_front_end() -> None:
     completion = _module("entrypoints.openai.completion.protocol").CompletionRequest
     for request in (chat, completion):
         _replace(request, "to_beam_search_params", make_beam_search)
-    _replace(_module("entrypoints.serve.engine.protocol").UsageInfo, "__init__", make_usage)
+    usage = _module("entrypoints.serve.engine.protocol").UsageInfo
+    _replace(usage, "__init__", make_usage("prompt_tokens", "completion_tokens"))
+    usage = _module("entrypoints.openai.responses.protocol").ResponseUsage
+    _replace(usage, "__init__", make_usage("input_tokens", "output_tokens"))
     processor = _module("v1.engine.input_processor").InputProcessor
     _replace(processor, "__init__", make_init)
     _replace(processor, "process_inputs", make_process)
@@ -316,13 +322,14 @@ def _make_load_model(original: Any) -> Any:
 
 
 def _refuse_unsupported(runner: Any) -> None:
-    """Raises for set-ups in which the wrong tokens would be steered, or the bank be lost."""
+    """Raises for set-ups in which wrong tokens or none would be steered, or the bank be lost."""
     config = runner.vllm_config
     reasons = {
         "dual batch overlap (--enable-dbo)": getattr(config.parallel_config, "use_ubatching", False),
         "prefill context parallelism": getattr(config.parallel_config, "prefill_context_parallel_size", 1) > 1,
         "sleep mode (--enable-sleep-mode)": getattr(config.model_config, "enable_sleep_mode", False),
         "adaptive verification of draft tokens": getattr(runner, "adaptive_verification", None) is not None,
+        "vLLM's Rust front end (VLLM_USE_RUST_FRONTEND), which checks no specs": _module("envs").VLLM_USE_RUST_FRONTEND,
     }
     found = [name for name, on in reasons.items() if on]
     if found:
