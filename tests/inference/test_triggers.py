@@ -7,6 +7,7 @@ import redis
 from asgiref.sync import sync_to_async
 from channels.layers import get_channel_layer
 from django.conf import settings
+from django.db import connections
 
 from config.celery import app
 from inference import status_feed, tasks
@@ -61,6 +62,7 @@ async def test_open_pages_hear_of_a_new_status(db: None, valkey: redis.Redis) ->
     await layer.group_add(status_feed.GROUP, page)
     observation = Observation(status=Engine.Status.STARTING, detail="loading the model")
     await sync_to_async(record_observation)(engine=engine, observation=observation)
+    await sync_to_async(connections.close_all)()  # of that thread, which no request ends
     news = await layer.receive(page)
     assert news == {
         "type": "engines.changed",

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from aiohttp import web
+from django.db import connections
 from django.utils import timezone
 
 from jobs import cleaning, services, tasks
@@ -366,9 +367,15 @@ def test_a_log_that_broke_off_counts_up_to_its_last_whole_record(tmp_path: Path)
 def test_a_revoked_key_stops_it(program: httpx.Client, stub: StubEngine, work: Work, acme: Tenant) -> None:
     key = ApiKey.objects.get(tenant=acme)
 
+    def revoke() -> None:
+        try:
+            persona_services.revoke_api_key(key=key)
+        finally:
+            connections.close_all()
+
     async def revokes(stub: StubEngine, request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
         if len(stub.requests) == 20:
-            await asyncio.to_thread(persona_services.revoke_api_key, key=key)
+            await asyncio.to_thread(revoke)
         return await echo(stub, request, body)
 
     stub.does = revokes
