@@ -20,9 +20,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import aiohttp
-
 from inference.gateway.compose import compose
+from inference.gateway.connections import Answer, ConnectionProblem
 from inference.gateway.errors import EngineFailed
 from inference.gateway.relay import BROKE_OFF
 from inference.gateway.resolve import Target, default_base_model, resolve_model
@@ -125,7 +124,7 @@ async def stream_answer(
         engine = upstream.engine.name
         dose = upstream.steering_headers.get("x-steerguard-dose")
         yield Started(request_id, revision, target.base_model, engine, float(dose) if dose else None)
-        async for chunk in read_chunks(upstream.response):
+        async for chunk in read_chunks(upstream.answer):
             progress.events += 1
             usage = progress.usage = chunk.get("usage") or usage
             for choice in chunk.get("choices") or ():
@@ -144,12 +143,12 @@ async def stream_answer(
     )
 
 
-async def read_chunks(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
+async def read_chunks(answer: Answer) -> AsyncIterator[dict[str, Any]]:
     """The parsed chunks of a stream. Raises EngineFailed when it breaks off or reports an error."""
     splitter = EventSplitter()
     finished = False
     try:
-        async for data in response.content.iter_any():
+        while data := await answer.read_any():
             for event in splitter.feed(data):
                 if event == DONE_EVENT:
                     finished = True
@@ -158,7 +157,7 @@ async def read_chunks(response: aiohttp.ClientResponse) -> AsyncIterator[dict[st
                     if "error" in chunk:
                         raise EngineFailed(engine_message(chunk) or "The engine reported an error.")
                     yield chunk
-    except (aiohttp.ClientError, TimeoutError) as error:
+    except ConnectionProblem as error:
         raise EngineFailed(BROKE_OFF) from error
     if not finished:
         raise EngineFailed(BROKE_OFF)

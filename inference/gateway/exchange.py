@@ -23,6 +23,9 @@ Send = Callable[[Any], Awaitable[None]]
 # Text conversations stay far under it; so do a few images.
 MAX_BODY_BYTES = 8 * 1024 * 1024
 
+# Answers that come sooner need nobody to watch for the client's hang-up; it is to be noticed within 200 ms.
+WATCH_AFTER_S = 0.05
+
 # Proxies close connections that are silent for a minute or less.
 KEEP_ALIVE_S = 15.0
 
@@ -60,6 +63,9 @@ class Exchange:
         self._last_s = self._now_s()
         self._writing = False
         self._task: asyncio.Task[Any] | None = None
+        self._watcher: asyncio.Task[None] | None = None
+        self._next_beat: asyncio.TimerHandle | None = None
+        self._commenting: asyncio.Task[None] | None = None
         self._gone = False
 
     async def read_json(self) -> dict[str, Any]:
@@ -143,7 +149,7 @@ class Exchange:
         Only for after the body has been read: the next message is then the hang-up.
         """
         self._task = asyncio.current_task()
-        watcher = asyncio.create_task(self._watch(), name="gateway-client-watch")
+        beginning = asyncio.get_running_loop().call_later(WATCH_AFTER_S, self._begin_to_watch)
         try:
             yield
         except asyncio.CancelledError:
@@ -151,18 +157,26 @@ class Exchange:
                 raise
             raise ClientGone from None
         finally:
-            watcher.cancel()
+            beginning.cancel()
+            if self._watcher is not None:
+                self._watcher.cancel()
 
     @contextlib.asynccontextmanager
     async def kept_alive(self, comment: bytes) -> AsyncIterator[None]:
         """While the block streams: sends `comment` in every KEEP_ALIVE_S of silence, and hangs up on a client that
         takes nothing for STALL_TIMEOUT_S. One timer for the stream and none for a chunk, of which there are thousands.
         """
-        pulse = asyncio.create_task(self._pulse(comment), name="gateway-keep-alive")
+        self._beat(comment)
         try:
             yield
         finally:
-            pulse.cancel()
+            if self._next_beat is not None:
+                self._next_beat.cancel()
+            if self._commenting is not None:
+                self._commenting.cancel()
+
+    def _begin_to_watch(self) -> None:
+        self._watcher = asyncio.create_task(self._watch(), name="gateway-client-watch")
 
     async def _watch(self) -> None:
         while (await self._receive())["type"] != "http.disconnect":
@@ -171,22 +185,25 @@ class Exchange:
         if not self.finished:
             self._hang_up()
 
-    async def _pulse(self, comment: bytes) -> None:
-        while True:
-            limit_s = STALL_TIMEOUT_S if self._writing else KEEP_ALIVE_S
-            if (rest_s := self._last_s + limit_s - self._now_s()) > 0:
-                await asyncio.sleep(min(rest_s, KEEP_ALIVE_S))
-            elif self._writing:
-                self._hang_up()
-                return
-            else:
-                try:
-                    async with asyncio.timeout(STALL_TIMEOUT_S):
-                        await self._send({"type": "http.response.body", "body": comment, "more_body": True})
-                except TimeoutError:
-                    self._hang_up()
-                    return
-                self._last_s = self._now_s()
+    def _beat(self, comment: bytes) -> None:
+        limit_s = STALL_TIMEOUT_S if self._writing else KEEP_ALIVE_S
+        if (rest_s := self._last_s + limit_s - self._now_s()) > 0:
+            after_s = min(rest_s, KEEP_ALIVE_S)
+            self._next_beat = asyncio.get_running_loop().call_later(after_s, self._beat, comment)
+        elif self._writing:
+            self._hang_up()
+        else:
+            self._commenting = asyncio.create_task(self._comment(comment), name="gateway-keep-alive")
+
+    async def _comment(self, comment: bytes) -> None:
+        try:
+            async with asyncio.timeout(STALL_TIMEOUT_S):
+                await self._send({"type": "http.response.body", "body": comment, "more_body": True})
+        except TimeoutError:
+            self._hang_up()
+            return
+        self._last_s = self._now_s()
+        self._beat(comment)
 
     def _hang_up(self) -> None:
         self._gone = True

@@ -14,11 +14,11 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import aiohttp
 import structlog
 from django.conf import settings
 
 from inference.gateway.compose import is_steered
+from inference.gateway.connections import Answer, BrokenOff, ConnectionProblem, Connections
 from inference.gateway.directory import Engine
 from inference.gateway.errors import (
     EngineBusy,
@@ -62,12 +62,12 @@ class Upstream:
     """An engine that has begun to answer with a 200."""
 
     engine: Engine
-    response: aiohttp.ClientResponse
+    answer: Answer
 
     @property
     def steering_headers(self) -> dict[str, str]:
         """What the plugin says it applied: which blend, its dose, and what dose was scaled down to that."""
-        return {name: value for name in STEERING_HEADERS if (value := self.response.headers.get(name))}
+        return {name: value for name in STEERING_HEADERS if (value := self.answer.headers.get(name))}
 
 
 class Fleet:
@@ -81,18 +81,12 @@ class Fleet:
             timeout_s=settings.QUEUE_TIMEOUT_S,
         )
         self._shunned_until_s: dict[str, float] = {}
-        self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE_CONNECTION_S),
-            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=SILENCE_TIMEOUT_S),
-            # An engine is on our own network: no proxy from the environment, no cookies, no redirects.
-            trust_env=False,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,
-            skip_auto_headers=("User-Agent", "Accept-Encoding"),
+        self._connections = Connections(
+            connect_timeout_s=CONNECT_TIMEOUT_S, silence_timeout_s=SILENCE_TIMEOUT_S, idle_s=IDLE_CONNECTION_S
         )
 
     async def close(self) -> None:
-        await self._session.close()
+        await self._connections.close()
 
     @contextlib.asynccontextmanager
     async def ask(self, path: str, body: Mapping[str, Any], *, request_id: str) -> AsyncIterator[Upstream]:
@@ -112,7 +106,7 @@ class Fleet:
             engine = engines.pop(name)
             try:
                 try:
-                    response = await self._begin(engine, path, data, request_id, steered=is_steered(body))
+                    answer = await self._begin(engine, path, data, request_id, steered=is_steered(body))
                 except (EngineBusy, EngineUnavailable, EngineFailed, Unsupported) as error:
                     log.warning("engine did not answer", engine=name, error=error.code)
                     failure = error
@@ -123,10 +117,9 @@ class Fleet:
                     error.headers["x-steerguard-engine"] = name
                     raise
                 try:
-                    yield Upstream(engine, response)
+                    yield Upstream(engine, answer)
                 finally:
-                    # Closes the connection unless the answer was read to its end: that is what aborts a generation.
-                    response.close()
+                    answer.close()
                 return
             finally:
                 self._places.release(base_model, name)
@@ -180,37 +173,32 @@ class Fleet:
             serving.sort(key=preference)
         return {engine.name: engine for engine in serving}
 
-    async def _begin(
-        self, engine: Engine, path: str, data: bytes, request_id: str, *, steered: bool
-    ) -> aiohttp.ClientResponse:
+    async def _begin(self, engine: Engine, path: str, data: bytes, request_id: str, *, steered: bool) -> Answer:
         """The engine's answer, begun with a 200 and steered as was asked. Raises what its refusal means."""
         headers = {"content-type": "application/json", "x-request-id": request_id}
         if engine.api_key:
             headers["authorization"] = f"Bearer {engine.api_key}"
-        response = await self._post(engine, path, data, headers)
+        answer = await self._post(engine, path, data, headers)
         try:
-            if response.status != 200:
-                raise await _refusal(engine, path, response)
-            if steered and STEERING_HEADERS[0] not in response.headers:
+            if answer.status != 200:
+                raise await _refusal(engine, path, answer)
+            if steered and STEERING_HEADERS[0] not in answer.headers:
                 # No plugin, or a path on which it wasn't asked: never pass off an unsteered answer.
                 raise EngineFailed("The engine did not say that it steered this answer.")
         except BaseException:
-            response.close()
+            answer.close()
             raise
-        return response
+        return answer
 
-    async def _post(self, engine: Engine, path: str, data: bytes, headers: Mapping[str, str]) -> aiohttp.ClientResponse:
-        for attempt in (1, 2):
+    async def _post(self, engine: Engine, path: str, data: bytes, headers: Mapping[str, str]) -> Answer:
+        try:
             try:
-                return await self._session.post(engine.url + path, data=data, headers=headers, allow_redirects=False)
-            except aiohttp.ClientConnectorError:
-                break
-            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError):
+                return await self._connections.post(engine.url, path, headers, data)
+            except BrokenOff:
                 # A kept connection that the engine closed just then says nothing about the engine; a new one does.
-                if attempt == 2:
-                    break
-            except (aiohttp.ClientError, TimeoutError):
-                break
+                return await self._connections.post(engine.url, path, headers, data, reuse=False)
+        except (ConnectionProblem, ValueError) as error:
+            log.warning("engine can't be reached", engine=engine.name, error=str(error))
         self._shunned_until_s[engine.name] = asyncio.get_running_loop().time() + SHUN_S
         raise EngineUnavailable("The engine can't be reached at the moment; it may be starting.")
 
@@ -220,14 +208,14 @@ def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
     return _first(first) if isinstance(first, BaseExceptionGroup) else first
 
 
-async def _refusal(engine: Engine, path: str, response: aiohttp.ClientResponse) -> GatewayError:
+async def _refusal(engine: Engine, path: str, answer: Answer) -> GatewayError:
     """What an answer other than 200 means to the client."""
-    answer = await _read_error(response)
-    message = engine_message(answer)
-    error = answer.get("error")
+    body = await _read_error(answer)
+    message = engine_message(body)
+    error = body.get("error")
     param = error.get("param") if isinstance(error, dict) else None
     param = param.removeprefix("body.") if isinstance(param, str) else None
-    status = response.status
+    status = answer.status
     if param is not None and param.startswith(STEERING_PARAM) and param.endswith(".vector"):
         # The plugin doesn't hold the vector (yet): a new persona's is on its way, another engine may have it.
         return EngineUnavailable("The engine is still receiving this persona's vectors.")
@@ -236,7 +224,7 @@ async def _refusal(engine: Engine, path: str, response: aiohttp.ClientResponse) 
         return EngineFailed("The engine does not accept the gateway's key.")
     if status in (429, 503):
         kind = EngineBusy if status == 429 else EngineUnavailable
-        return kind(message or "The engine takes no requests at the moment.", retry_after_s=_retry_after_s(response))
+        return kind(message or "The engine takes no requests at the moment.", retry_after_s=_retry_after_s(answer))
     if path in OPTIONAL_PATHS and status in (404, 501):
         return Unsupported(f"The engine has no {path} for this model.", param="model")
     if status == 404 or not 400 <= status < 500:
@@ -246,8 +234,8 @@ async def _refusal(engine: Engine, path: str, response: aiohttp.ClientResponse) 
     return EngineRefused(status, message or "The engine refused this request.", param)
 
 
-def _retry_after_s(response: aiohttp.ClientResponse) -> int:
-    asked = response.headers.get("retry-after", "")
+def _retry_after_s(answer: Answer) -> int:
+    asked = answer.headers.get("retry-after", "")
     return min(max(int(asked), 1), MAX_RETRY_AFTER_S) if asked.isascii() and asked.isdigit() else 2
 
 
@@ -258,15 +246,12 @@ def _grammar_field(body: Mapping[str, Any], message: str) -> str | None:
     return next((name for name in ("response_format", "structured_outputs") if body.get(name) is not None), None)
 
 
-async def _read_error(response: aiohttp.ClientResponse) -> dict[str, Any]:
+async def _read_error(answer: Answer) -> dict[str, Any]:
+    body = b""
     try:
-        body = await response.content.readexactly(MAX_ERROR_BYTES)
-    except asyncio.IncompleteReadError as whole:
-        body = whole.partial
-    except (aiohttp.ClientError, TimeoutError):
+        while len(body) < MAX_ERROR_BYTES and (data := await answer.read_any()):
+            body += data
+        error = json.loads(body)
+    except (ConnectionProblem, ValueError):
         return {}
-    try:
-        answer = json.loads(body)
-    except ValueError:
-        return {}
-    return answer if isinstance(answer, dict) else {}
+    return error if isinstance(error, dict) else {}

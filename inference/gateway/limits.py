@@ -33,7 +33,9 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from inference.gateway.directory import Key, Limits
-from inference.gateway.errors import LimitReached, LimitsUnavailable
+from inference.gateway.errors import LimitsUnavailable
+from inference.gateway.limit_words import rate_limit_headers, refusal
+from inference.gateway.subjects import Subject, subjects_of
 
 log = structlog.get_logger("gateway")
 
@@ -51,7 +53,7 @@ MAX_BATCH = 128  # Valkey serves nobody else during a batch
 MAX_UNSETTLED = 10_000
 CLOSE_TIMEOUT_S = 2.0
 
-_MAX_LIMIT = 2**53  # Lua counts in doubles
+_NOT_BEGUN = (-1, -1)  # what a day and a month begin with, where nobody has asked the database
 
 T = TypeVar("T")
 
@@ -59,41 +61,22 @@ Spent = Callable[[str, str | None, datetime], Awaitable[tuple[int, int]]]
 """(tenant slug, key prefix or None for the whole tenant, now) -> tokens used on that day and in that month."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Subject:
-    """A tenant or a key, with its limits in the order in which limits.lua takes them."""
-
-    name: str
-    described: str
-    tenant: str
-    prefix: str | None
-    limits: Limits
-
-
 @dataclass(slots=True)
 class _Ask:
-    subjects: Sequence[_Subject]
+    subjects: Sequence[Subject]
     leases: Sequence[str]
     tokens: int
     answer: asyncio.Future[tuple[int, list[Any]]]
     began: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     def as_json(self) -> list[Any]:
-        subjects = []
-        for subject, lease in zip(self.subjects, self.leases, strict=True):
-            limits = subject.limits
-            maxima = (
-                limits.requests_per_minute,
-                limits.tokens_per_minute,
-                limits.concurrent_requests,
-                limits.tokens_per_day,
-                limits.tokens_per_month,
-            )
-            began = self.began.get(subject.name, (-1, -1))
-            subjects.append(
-                [[subject.name, *(0 if limit is None else min(limit, _MAX_LIMIT) for limit in maxima), *began], lease]
-            )
-        return [self.tokens, subjects]
+        return [
+            self.tokens,
+            [
+                [[subject.name, *subject.maxima, *self.began.get(subject.name, _NOT_BEGUN)], lease]
+                for subject, lease in zip(self.subjects, self.leases, strict=True)
+            ],
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +86,7 @@ class Grant:
     headers: Mapping[str, str] = field(default_factory=dict)
     tokens: int = 0
     second: int = 0
-    subjects: Sequence[_Subject] = ()
+    subjects: Sequence[Subject] = ()
     leases: Sequence[str] = ()
 
 
@@ -155,7 +138,7 @@ class Limiter:
         Whoever has a grant settles it. Raises LimitReached, and LimitsUnavailable where there are limits that can't
         be looked up. Without limits, nothing is asked.
         """
-        subjects = _subjects(key, tenant, tenant_limits)
+        subjects = subjects_of(key, tenant, tenant_limits)
         if not subjects:
             return UNLIMITED
         self._serial += 1
@@ -176,12 +159,12 @@ class Limiter:
             began[subject.name] = await self._spent_by(subject, now)
         if result[0] == 0:
             _, index, limit, wait_ms, used, seen = result
-            raise _refusal(subjects[index - 1], limit, wait_ms, used, tokens, _headers(subjects, seen))
+            raise refusal(subjects[index - 1], limit, wait_ms, used, tokens, rate_limit_headers(subjects, seen))
         if any(leases):
             self._hold(request, subjects, leases)
-        return Grant(_headers(subjects, result[1]), tokens, second, subjects, leases)
+        return Grant(rate_limit_headers(subjects, result[1]), tokens, second, subjects, leases)
 
-    async def _spent_by(self, subject: _Subject, now: datetime) -> tuple[int, int]:
+    async def _spent_by(self, subject: Subject, now: datetime) -> tuple[int, int]:
         """What the database says, asked once for all who want to know it now."""
         if (reading := self._reading.get(subject.name)) is None:
             reading = asyncio.ensure_future(self._spent(subject.tenant, subject.prefix, now))
@@ -311,7 +294,7 @@ class Limiter:
         parsed: list[Any] = json.loads(answer)
         return parsed
 
-    def _hold(self, request: str, subjects: Sequence[_Subject], leases: Sequence[str]) -> None:
+    def _hold(self, request: str, subjects: Sequence[Subject], leases: Sequence[str]) -> None:
         self._held[request] = [[subject.name, lease] for subject, lease in zip(subjects, leases, strict=True) if lease]
         if self._renewing is None:
             self._renewing = asyncio.create_task(self._renew_regularly(), name="gateway-leases")
@@ -329,17 +312,6 @@ class Limiter:
 
 def _take(queue: deque[T]) -> list[T]:
     return [queue.popleft() for _ in range(min(MAX_BATCH, len(queue)))]
-
-
-def _subjects(key: Key | None, tenant: str, tenant_limits: Limits) -> list[_Subject]:
-    subjects = []
-    if tenant_limits.any:
-        subjects.append(_Subject(tenant, f"tenant '{tenant}'", tenant, None, tenant_limits))
-    if key is not None and key.limits.any:
-        subjects.append(
-            _Subject(f"{tenant}:{key.prefix}", f"key '{key.name}' (sg_{key.prefix}_…)", tenant, key.prefix, key.limits)
-        )
-    return subjects
 
 
 def _lease(request: str, limits: Limits, tokens: int, now: datetime) -> str:
@@ -367,73 +339,3 @@ def _rest_of_day_ms(now: datetime) -> int:
 def _rest_of_month_ms(now: datetime) -> int:
     days_left = calendar.monthrange(now.year, now.month)[1] - now.day
     return _rest_of_day_ms(now) + days_left * 86400 * 1000
-
-
-_WORDS = {
-    1: ("requests per minute", "requests"),
-    2: ("tokens per minute", "tokens"),
-    3: ("concurrent requests", "requests"),
-    4: ("tokens per day", "tokens"),
-    5: ("tokens per month", "tokens"),
-}
-_NAMES = {
-    1: "requests_per_minute",
-    2: "tokens_per_minute",
-    3: "concurrent_requests",
-    4: "tokens_per_day",
-    5: "tokens_per_month",
-}
-
-
-def _refusal(
-    subject: _Subject, limit: int, wait_ms: int, used: int, tokens: int, headers: Mapping[str, str]
-) -> LimitReached:
-    words, kind = _WORDS[limit]
-    maximum = getattr(subject.limits, _NAMES[limit])
-    asked = tokens if kind == "tokens" else 1
-    if wait_ms < 0:
-        return LimitReached(
-            f"This request may take {asked} tokens, more than the {words} of {subject.described} ever allow: "
-            f"limit {maximum}. Send a shorter prompt or a smaller 'max_tokens'.",
-            kind=kind,
-            budget=limit > 3,
-            retry_after_s=None,
-            headers=headers,
-        )
-    retry_after_s = max(1, math.ceil(wait_ms / 1000))
-    return LimitReached(
-        f"Limit of {subject.described} reached on {words}: limit {maximum}, used or reserved {int(used)}, "
-        f"requested {asked}. Try again in {written_duration(retry_after_s * 1000)}.",
-        kind=kind,
-        budget=limit > 3,
-        retry_after_s=retry_after_s,
-        headers=headers,
-    )
-
-
-def _headers(subjects: Sequence[_Subject], seen: Sequence[Sequence[int]]) -> dict[str, str]:
-    """The `x-ratelimit-` headers of the minute's limits: of each, the subject's that has less left."""
-    headers = {}
-    for kind, name, at in (("requests", "requests_per_minute", 0), ("tokens", "tokens_per_minute", 2)):
-        left = [
-            (int(values[at]), getattr(subject.limits, name), values[at + 1])
-            for subject, values in zip(subjects, seen, strict=True)
-            if getattr(subject.limits, name) is not None
-        ]
-        if left:
-            remaining, limit, reset_ms = min(left)
-            headers[f"x-ratelimit-limit-{kind}"] = str(limit)
-            headers[f"x-ratelimit-remaining-{kind}"] = str(remaining)
-            headers[f"x-ratelimit-reset-{kind}"] = written_duration(int(reset_ms))
-    return headers
-
-
-def written_duration(ms: int) -> str:
-    """As OpenAI writes them: `120ms`, `1s`, `6m0s`, `1h2m3s`. Rounded up to whole seconds from one second on."""
-    if ms < 1000:
-        return f"{max(ms, 0)}ms"
-    minutes, seconds = divmod(math.ceil(ms / 1000), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return f"{hours}h{minutes}m{seconds}s"
-    return f"{minutes}m{seconds}s" if minutes else f"{seconds}s"

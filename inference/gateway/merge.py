@@ -112,7 +112,7 @@ async def interleave(upstreams: Sequence[Upstream]) -> AsyncGenerator[tuple[int,
 
     async def read(number: int, upstream: Upstream) -> None:
         try:
-            while data := await upstream.response.content.readany():
+            while data := await upstream.answer.read_any():
                 await waiting.put((number, data))
         except Exception as error:
             await waiting.put((number, error))

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 
-import aiohttp
-
+from inference.gateway.connections import Answer, ConnectionProblem
 from inference.gateway.errors import EngineFailed, EngineUnavailable, GatewayError
 from inference.gateway.exchange import Exchange
 from inference.gateway.fleet import Upstream
@@ -27,22 +26,22 @@ async def relay_answer(
 ) -> None:
     """Pass on an answer that is not streamed. Raises GatewayError, nothing having been sent."""
     # Read one by one, though the engines write them at the same time.
-    bodies = [await read_whole(upstream.response) for upstream in upstreams]
+    bodies = [await read_whole(upstream.answer) for upstream in upstreams]
     whole = rewriter.merge_whole(bodies) if isinstance(rewriter, Merger) else rewriter.rewrite_whole(bodies[0])
     await exchange.answer(whole, headers)
 
 
-async def read_whole(response: aiohttp.ClientResponse) -> bytes:
+async def read_whole(answer: Answer) -> bytes:
     """Raises EngineUnavailable when the engine goes away meanwhile, EngineFailed when it finds no end."""
-    body = bytearray()
+    body = b""
     try:
-        async for chunk in response.content.iter_any():
-            body += chunk
+        while data := await answer.read_any():
+            body = body + data if body else data
             if len(body) > MAX_ANSWER_BYTES:
                 raise EngineFailed(f"The engine's answer is longer than {MAX_ANSWER_BYTES} bytes.")
-    except (aiohttp.ClientError, TimeoutError) as error:
+    except ConnectionProblem as error:
         raise EngineUnavailable(BROKE_OFF) from error
-    return bytes(body)
+    return body
 
 
 async def relay_stream(
@@ -62,23 +61,21 @@ async def relay_stream(
             if isinstance(rewriter, Merger):
                 await _pass_on_several(upstreams, exchange, rewriter)
             else:
-                await _pass_on(upstreams[0].response, exchange, rewriter)
+                await _pass_on(upstreams[0].answer, exchange, rewriter)
         if not rewriter.finished:
             failure = rewriter.failure or EngineFailed(BROKE_OFF)
     except EngineFailed as error:
         failure = error
-    except (aiohttp.ClientError, TimeoutError):
+    except ConnectionProblem:
         failure = EngineFailed(BROKE_OFF)
     await exchange.finish(rewriter.ending(failure))
     return failure
 
 
-async def _pass_on(
-    response: aiohttp.ClientResponse, exchange: Exchange, rewriter: StreamRewriter | ResponseRewriter
-) -> None:
+async def _pass_on(answer: Answer, exchange: Exchange, rewriter: StreamRewriter | ResponseRewriter) -> None:
     splitter = EventSplitter()
-    while chunk := await response.content.readany():
-        if out := rewriter.rewrite_all(splitter.feed(chunk)):
+    while chunk := await answer.read_any():
+        if out := rewriter.rewrite_block(splitter.take(chunk)):
             await exchange.write(out)
         if rewriter.failure is not None:
             return

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 from inference.gateway.errors import EngineFailed, GatewayError
@@ -24,6 +25,8 @@ KEEP_ALIVE = b": keep-alive\n\n"
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 
 _PREFIX = b"data: "
+# In JSON's text every quote has a backslash before it, so this is a key and nothing that was generated.
+_USAGE = b'"usage":{'
 # Plain strings only (no escapes) in front of the model: anything fancier takes the parsed path.
 _HEAD = re.compile(rb'\{"id":"[^"\\]*","object":"[^"\\]*","created":\d+,"model":(?P<model>"(?:[^"\\]|\\.)*")')
 
@@ -38,56 +41,103 @@ class EventSplitter:
     def __init__(self) -> None:
         self._rest = b""
 
-    def feed(self, chunk: bytes) -> list[bytes]:
-        """The events that `chunk` completes. Raises EngineFailed when one grows past MAX_EVENT_BYTES."""
-        events = (self._rest + chunk if self._rest else chunk).split(EVENT_END)
-        self._rest = events.pop()
+    def take(self, chunk: bytes) -> bytes:
+        """The events that `chunk` completes, as they came. Raises EngineFailed when one grows past MAX_EVENT_BYTES."""
+        data = self._rest + chunk if self._rest else chunk
+        if data.endswith(EVENT_END):
+            self._rest = b""
+            return data
+        last = data.rfind(EVENT_END)
+        end = last + len(EVENT_END) if last >= 0 else 0
+        self._rest = data[end:]
         if len(self._rest) > MAX_EVENT_BYTES:
             raise EngineFailed(f"The engine sent an event of more than {MAX_EVENT_BYTES} bytes.")
-        return events
+        return data[:end]
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The same, one by one and without the empty lines."""
+        return split_events(self.take(chunk))
 
 
-class StreamRewriter:
-    """Rewrites one stream's events: each chunk under the model name that was asked for, errors in our shape.
+def split_events(block: bytes) -> list[bytes]:
+    """The events in a `block` of whole ones."""
+    events = block.split(EVENT_END)
+    events.pop()
+    return events
 
-    The engine is always asked for the usage; the chunk that holds it goes on to the client only with `send_usage`.
-    """
 
-    def __init__(self, model: str, *, send_usage: bool) -> None:
+class EventRewriter(ABC):
+    """Rewrites one answer, streamed or whole, for the client. `usage` is what the engine reported of it."""
+
+    def __init__(self) -> None:
         self.usage: dict[str, Any] | None = None
         self.finished = False
         self.failure: EngineFailed | None = None
         self.events = 0  # written so far
-        self._model = model
-        self._send_usage = send_usage
-        self._engine_head: bytes | None = None
-        self._client_head = b""
-        self._usage_head = b""
 
-    def rewrite_all(self, events: Iterable[bytes]) -> bytes:
-        """The bytes to send for `events`, up to the first that reports or is an error: `failure` holds it then."""
+    def rewrite_block(self, block: bytes) -> bytes:
+        """The bytes to send for a block of whole events, up to the first that reports or is an error: `failure` holds
+        it then."""
         rewritten: list[bytes] = []
         try:
-            for event in events:
+            for event in split_events(block):
                 rewritten.append(self._rewrite(event))
         except EngineFailed as error:
             self.failure = error
         self.events += len(rewritten)
         return b"".join(rewritten)
 
+    @abstractmethod
     def rewrite_whole(self, body: bytes) -> bytes:
         """The bytes to send for an answer that is not streamed. Raises EngineFailed when it is none."""
+
+    @abstractmethod
+    def ending(self, failure: GatewayError | None) -> bytes:
+        """What a stream ends with that the engine hasn't ended: an error event tells why."""
+
+    @abstractmethod
+    def _rewrite(self, event: bytes) -> bytes:
+        """The bytes to send for one event. Raises EngineFailed."""
+
+
+class StreamRewriter(EventRewriter):
+    """Rewrites one stream's events: each chunk under the model name that was asked for, errors in our shape.
+
+    The engine is always asked for the usage; the chunk that holds it goes on to the client only with `send_usage`.
+    """
+
+    def __init__(self, model: str, *, send_usage: bool) -> None:
+        super().__init__()
+        self._model = model
+        self._send_usage = send_usage
+        self._engine_head: bytes | None = None
+        self._client_head = b""
+
+    def rewrite_block(self, block: bytes) -> bytes:
+        """All at once where they are chunks of text: what follows an empty line is the beginning of an event."""
+        head = self._engine_head
+        if head is not None and block.startswith(head) and _USAGE not in block:
+            between = EVENT_END + head
+            many = block.count(EVENT_END)
+            if many == 1:
+                self.events += 1
+                return self._client_head + block[len(head) :]
+            if block.count(between) == many - 1:
+                self.events += many
+                return self._client_head + block[len(head) :].replace(between, EVENT_END + self._client_head)
+        return super().rewrite_block(block)
+
+    def rewrite_whole(self, body: bytes) -> bytes:
         answer = parse_answer(body)
         self.usage = usage_of(answer)
         return rename_answer(body, answer, self._model)
 
     def ending(self, failure: GatewayError | None) -> bytes:
-        """What a stream ends with that the engine hasn't ended: an error event tells why."""
         return b"" if failure is None else _PREFIX + failure.body() + EVENT_END + DONE_EVENT + EVENT_END
 
     def _rewrite(self, event: bytes) -> bytes:
         if self._engine_head is not None and event.startswith(self._engine_head):
-            if event.startswith(self._usage_head):
+            if _USAGE in event:
                 return self._rewrite_parsed(event)
             return self._client_head + event[len(self._engine_head) :] + EVENT_END
         if event == DONE_EVENT:
@@ -103,7 +153,6 @@ class StreamRewriter:
     def _learn(self, event: bytes, head: re.Match[bytes]) -> None:
         self._engine_head = event[: head.end()]
         self._client_head = event[: head.start("model")] + json.dumps(self._model).encode()
-        self._usage_head = self._engine_head + b',"choices":[],'
 
     def _rewrite_parsed(self, event: bytes) -> bytes:
         chunk = parse_event(event)
@@ -116,30 +165,16 @@ class StreamRewriter:
         return _PREFIX + dump({**chunk, "model": self._model}) + EVENT_END
 
 
-class ResponseRewriter:
+class ResponseRewriter(EventRewriter):
     """The same for a stream of the Responses API, whose first and last events hold the whole response.
 
     Those are parsed, few as they are; the ones in between name no model and pass as they are. There is no `[DONE]`.
     """
 
     def __init__(self, model: str, *, instructions: Any) -> None:
-        self.usage: dict[str, Any] | None = None
-        self.events = 0  # written so far
-        self.finished = False
-        self.failure: EngineFailed | None = None
+        super().__init__()
         self._model = model
         self._instructions = instructions
-
-    def rewrite_all(self, events: Iterable[bytes]) -> bytes:
-        """The bytes to send for `events`, up to the first that is none: `failure` holds why then."""
-        rewritten: list[bytes] = []
-        try:
-            for event in events:
-                rewritten.append(self._rewrite(event))
-        except EngineFailed as error:
-            self.failure = error
-        self.events += len(rewritten)
-        return b"".join(rewritten)
 
     def rewrite_whole(self, body: bytes) -> bytes:
         response = parse_answer(body)

@@ -12,7 +12,8 @@ import json
 import secrets
 import time
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any
 
 import structlog
@@ -73,6 +74,7 @@ class Amounts:
 
 
 _NAMES = tuple(field.name for field in fields(Amounts))
+_amounts_of = attrgetter(*_NAMES)
 
 
 def read_usage(usage: Mapping[str, Any]) -> Amounts:
@@ -152,7 +154,7 @@ class UsageBook:
             "add": [
                 [field_name(*place, name), amount]
                 for place, amounts in counted.items()
-                for name, amount in zip(_NAMES, astuple(amounts), strict=True)
+                for name, amount in zip(_NAMES, _amounts_of(amounts), strict=True)
                 if amount
             ],
             "latest": [[field_name("", "", key, "", LAST_USED), at] for key, at in last_used.items()],

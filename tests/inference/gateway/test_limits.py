@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from inference.gateway import limits as limits_module
 from inference.gateway.directory import NO_LIMITS, Key, Limits
 from inference.gateway.errors import LimitReached, LimitsUnavailable
-from inference.gateway.limits import UNLIMITED, Grant, Limiter, written_duration
+from inference.gateway.limit_words import written_duration
+from inference.gateway.limits import UNLIMITED, Grant, Limiter
 from tests.waiting import eventually
 
 NOON = datetime(2026, 12, 1, 12, 0, 0, 300_000, UTC)

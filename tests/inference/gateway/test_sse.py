@@ -33,7 +33,11 @@ def cut(data: bytes, at: list[int]) -> list[bytes]:
 
 def relay(parts: list[bytes], model: str = "acme/support", *, send_usage: bool = False) -> tuple[bytes, StreamRewriter]:
     splitter, rewriter = EventSplitter(), StreamRewriter(model, send_usage=send_usage)
-    return b"".join(rewriter.rewrite_all(splitter.feed(part)) for part in parts), rewriter
+    return b"".join(rewriter.rewrite_block(splitter.take(part)) for part in parts), rewriter
+
+
+def block(*events: bytes) -> bytes:
+    return b"".join(event + b"\n\n" for event in events)
 
 
 def parsed(stream: bytes) -> list[Any]:
@@ -77,10 +81,23 @@ def test_usage_is_noted_and_withheld_from_who_did_not_ask() -> None:
     assert b"usage" not in relayed
 
 
-def test_a_usage_beside_text_is_passed_on_with_the_text() -> None:
-    both = json.loads(chunk("Hi").removeprefix(b"data: ")) | {"usage": {"completion_tokens": 1}}
-    relayed, _ = relay([b"data: " + json.dumps(both).encode() + b"\n\n", DONE])
-    assert parsed(relayed)[0]["choices"][0]["delta"]["content"] == "Hi"
+@pytest.mark.parametrize("before", [[], [chunk("So")]])
+@pytest.mark.parametrize("text", ["Hi", ""])
+@pytest.mark.parametrize("separators", [(",", ":"), None])
+def test_a_usage_beside_text_is_noted_and_passed_on_with_the_text(
+    before: list[bytes], text: str, separators: tuple[str, str] | None
+) -> None:
+    both = json.loads(chunk(text, "stop").removeprefix(b"data: ")) | {"usage": {"completion_tokens": 1}}
+    relayed, rewriter = relay([*before, b"data: " + json.dumps(both, separators=separators).encode() + b"\n\n", DONE])
+    assert parsed(relayed)[-1]["choices"][0]["delta"]["content"] == text
+    assert rewriter.usage == {"completion_tokens": 1}
+
+
+def test_a_usage_is_passed_on_as_it_is_zeros_included() -> None:
+    usage = {"prompt_tokens": 0, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 0}}
+    last = json.loads(usage_chunk().removeprefix(b"data: ")) | {"usage": usage}
+    relayed, rewriter = relay([chunk("Hi"), b"data: " + json.dumps(last).encode() + b"\n\n", DONE], send_usage=True)
+    assert (rewriter.usage, parsed(relayed)[-1]["usage"]) == (usage, usage)
 
 
 def test_a_name_that_needs_escaping_is_escaped() -> None:
@@ -137,12 +154,12 @@ class TestResponses:
     def test_are_renamed_where_they_hold_the_response_and_say_what_they_used(self) -> None:
         rewriter = self.rewriter()
         delta = self.event("response.output_text.delta", delta=f'"model":"{MODEL}"')
-        out = rewriter.rewrite_all(
-            [
+        out = rewriter.rewrite_block(
+            block(
                 self.event("response.created", response=self.response),
                 delta,
                 self.event("response.completed", response={**self.response, "usage": self.usage}),
-            ]
+            )
         )
         first, second, last, _ = out.split(b"\n\n")
         for event in (first, last):
@@ -154,7 +171,7 @@ class TestResponses:
 
     def test_are_not_finished_without_their_last_event(self) -> None:
         rewriter = self.rewriter()
-        rewriter.rewrite_all([self.event("response.created", response=self.response)])
+        rewriter.rewrite_block(block(self.event("response.created", response=self.response)))
         assert not rewriter.finished
         name, data = rewriter.ending(EngineFailed("It broke off.")).removesuffix(b"\n\n").split(b"\n")
         error = json.loads(data.removeprefix(b"data: "))
@@ -164,5 +181,5 @@ class TestResponses:
     @pytest.mark.parametrize("event", [b"data: {}", b"event: response.created\ndata: {}", b"event: error\ndata: {}"])
     def test_that_are_none_are_the_engines_failure(self, event: bytes) -> None:
         rewriter = self.rewriter()
-        rewriter.rewrite_all([event])
+        rewriter.rewrite_block(block(event))
         assert rewriter.failure is not None
