@@ -4,8 +4,9 @@ import heapq
 import itertools
 import random
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
 from dataclasses import dataclass
+
+from jobs.planner.popularity import Shares
 
 
 @dataclass(frozen=True)
@@ -18,11 +19,11 @@ class Simulated:
 
 
 def simulate_slots(
-    *, requests_per_s: float, shares: Sequence[float], service_s: float, slots: int, requests: int, seed: int
+    *, requests_per_s: float, shares: Shares, service_s: float, slots: int, requests: int, seed: int
 ) -> Simulated:
     """Poisson arrivals, exponential service, first come first served but for requests of active adapters."""
     draw = random.Random(seed)
-    adapters = draw.choices(range(len(shares)), shares, k=requests)
+    adapters = draw.choices(range(len(shares)), shares.tolist(), k=requests)
     arrivals = itertools.accumulate(draw.expovariate(requests_per_s) for _ in range(requests))
     order = itertools.count()
     events: list[tuple[float, int, bool, int]] = [
@@ -70,13 +71,13 @@ def simulate_slots(
     )
 
 
-def simulate_lru(shares: Sequence[float], *, slots: int, requests: int, seed: int) -> float:
+def simulate_lru(shares: Shares, *, slots: int, requests: int, seed: int) -> float:
     """Part of independent requests that find their item among the `slots` used last, after a warm-up."""
     draw = random.Random(seed)
     held: OrderedDict[int, None] = OrderedDict()
     hits = 0
     warm_up = requests // 10
-    for number, item in enumerate(draw.choices(range(len(shares)), shares, k=requests)):
+    for number, item in enumerate(draw.choices(range(len(shares)), shares.tolist(), k=requests)):
         hits += number >= warm_up and item in held
         held[item] = None
         held.move_to_end(item)

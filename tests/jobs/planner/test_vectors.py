@@ -45,12 +45,22 @@ def test_allocates_what_the_plugin_allocates(model: str, max_seqs: int, limit_la
 
 def test_a_persona_uses_a_row_on_each_block_that_it_steers() -> None:
     shape = PRESETS["llama-3.1-8b"]
-    common = {"max_seqs": 256, "max_batched_tokens": 8192}
-    ten = steering_bytes(shape, personas=10, vectors_per_persona=2, layers_per_vector=3, **common)
+
+    def of(personas: int) -> SteeringBytes:
+        return steering_bytes(
+            shape,
+            personas=personas,
+            vectors_per_persona=2,
+            layers_per_vector=3,
+            max_seqs=256,
+            max_batched_tokens=8192,
+        )
+
+    ten = of(10)
     assert ten.row == 6 * 8192
     assert ten.used_rows == 10 * ten.row
     assert ten.main_memory == 10 * 2 * 3 * 16384
-    crowd = steering_bytes(shape, personas=5000, vectors_per_persona=2, layers_per_vector=3, **common)
+    crowd = of(5000)
     assert crowd.allocated == ten.allocated
     assert crowd.used_rows == 512 * ten.row
 
