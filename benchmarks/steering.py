@@ -319,12 +319,17 @@ def main() -> None:
 
 def _as_json(session: Session) -> dict[str, Any]:
     return {
-        "contestants": {c.kind: {"note": c.note, "environment": c.environment} for c in session.contestants},
+        "contestants": {c.kind: {"note": c.note, "environment": _as_checked_out(c)} for c in session.contestants},
         "memory": session.memory,
         "shared_prefix": session.shared_prefix,
         "register_ms": session.register_ms,
         "samples": session.samples,
     }
+
+
+def _as_checked_out(contestant: Contestant) -> dict[str, str]:
+    """The contestant's environment, with paths from the repository's root on."""
+    return {name: value.replace(str(ROOT), ".") for name, value in contestant.environment.items()}
 
 
 def _write(result: dict[str, Any]) -> None:
