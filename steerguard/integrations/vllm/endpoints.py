@@ -1,6 +1,6 @@
 """The steering routes of the API server: what vectors an engine holds, and putting them there.
 
-They live under `/v1` because vLLM's `--api-key` guards only that. Registering is atomic over the engine's
+They live under `/v1` because vLLM's `--api-key` guards that. Registering is atomic over the engine's
 processes: workers first, then the core's register, and last the front door, which is what lets requests in.
 """
 
