@@ -21,7 +21,8 @@ from channels.routing import URLRouter  # noqa: E402
 from inference.body_limit import BodyLimit  # noqa: E402
 from inference.gateway.app import application as gateway_app  # noqa: E402
 from inference.page_origin import OwnPagesOnly  # noqa: E402
-from inference.routing import websocket_urlpatterns  # noqa: E402
+from inference.routing import websocket_urlpatterns as inference_sockets  # noqa: E402
+from jobs.routing import websocket_urlpatterns as job_sockets  # noqa: E402
 from steerguard.vectors import MAX_VECTOR_BYTES  # noqa: E402
 
 Receive = Callable[[], Awaitable[Any]]
@@ -34,7 +35,7 @@ MAX_BODY_BYTES = 2 * MAX_VECTOR_BYTES
 
 limited_django_app = BodyLimit(django_app, MAX_BODY_BYTES)
 
-websocket_app = OwnPagesOnly(AuthMiddlewareStack(URLRouter(websocket_urlpatterns)))
+websocket_app = OwnPagesOnly(AuthMiddlewareStack(URLRouter([*inference_sockets, *job_sockets])))
 
 
 async def application(scope: Any, receive: Receive, send: Send) -> None:
