@@ -8,7 +8,8 @@ PY := .venv/bin/python
 export PYTHONDONTWRITEBYTECODE :=
 
 FAST := "not engine and not browser and not slow"
-REST := "engine or browser or slow"
+SLOW := "slow and not engine and not browser"
+REST := "engine or browser"
 # They wait more than they compute: twice as many processes as cores.
 WORKERS ?= $(shell echo $$((2 * $$(nproc))))
 # Every test of a file in one process, where they share what the file's fixtures made.
@@ -55,10 +56,12 @@ test: install model triton ## every test: real engine, real browser; the quick o
 		echo "On SQLite:"; \
 	else echo "No PostgreSQL answers at TEST_DATABASE_URL: SQLite only."; fi
 	@$(PY) -m pytest -q -m $(FAST) $(IN_PARALLEL) $(RERUNS)
+	@echo "The slow ones:"
+	@$(PY) -m pytest -q -m $(SLOW) -n $(WORKERS) --dist load $(RERUNS)
 	@echo "With the engine and the browser:"
 	@$(PY) -m pytest -m $(REST) $(RERUNS)
 
-test-fast: install ## the tests that need neither an engine nor a browser, in two minutes
+test-fast: install ## the quick tests, which need neither an engine nor a browser
 	@$(PY) -m pytest -q -m $(FAST) $(IN_PARALLEL)
 
 bench-peers-install: install ## fetch the other plugins that bench-steering has rows for (220 MB, into var/bench-peers)
