@@ -5,8 +5,8 @@ processes: workers first, then the core's register, and last the front door, whi
 """
 
 import asyncio
-import contextlib
 import json
+import logging
 from argparse import Namespace
 from collections.abc import Awaitable, Callable, MutableMapping
 from http import HTTPStatus
@@ -23,6 +23,8 @@ from steerguard.integrations.vllm.metrics import SteeringMetrics
 from steerguard.integrations.vllm.norms import merge, probe_parameters, probe_prompts
 from steerguard.integrations.vllm.patches import current_admission, is_installed
 from steerguard.vectors import MAX_VECTOR_BYTES, SteeringVector, VectorError, read_vector
+
+logger = logging.getLogger("vllm.steerguard")
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -243,8 +245,10 @@ class FreshMetrics:
     async def __call__(self, scope: Scope, receive: Any, send: Send) -> None:
         if scope["type"] == "http" and scope["path"].rstrip("/") == "/metrics":
             engine: EngineVectors = scope["app"].state.steerguard
-            with contextlib.suppress(TimeoutError):
+            try:
                 engine.metrics.update(await asyncio.wait_for(engine.state(), METRICS_TIMEOUT_S))
+            except Exception as error:  # a dead engine's, too: vLLM's own figures are wanted then more than ever
+                logger.warning("the engine tells no figures of its steering: %r", error)
         await self._app(scope, receive, send)
 
 

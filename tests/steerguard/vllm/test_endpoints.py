@@ -18,7 +18,7 @@ from steerguard.blend import parse_blend
 from steerguard.integrations.vllm import endpoints, patches
 from steerguard.integrations.vllm.admission import Admission
 from steerguard.integrations.vllm.config import PluginConfig
-from steerguard.integrations.vllm.endpoints import EngineVectors, SteeringEndpoints, router
+from steerguard.integrations.vllm.endpoints import EngineVectors, FreshMetrics, SteeringEndpoints, router
 from steerguard.integrations.vllm.engine_core import CoreRegistry
 from steerguard.integrations.vllm.wire import encode_plan, plan_of
 from steerguard.vectors import SteeringVector, write_vector
@@ -93,6 +93,21 @@ async def test_a_client_that_leaves_within_its_file_is_no_fault_of_the_server(en
 
     await app(scope, receive, send)
     assert not engine.admission.vectors
+
+
+async def test_metrics_are_answered_when_the_engine_is_not(engine: EngineVectors, core: Core) -> None:
+    def die() -> None:
+        raise RuntimeError("EngineCore encountered an issue")
+
+    answered: list[str] = []
+
+    async def vllms_own(scope: Any, _receive: Any, _send: Any) -> None:
+        answered.append(scope["path"])
+
+    core.while_asked = die
+    app = SimpleNamespace(state=SimpleNamespace(steerguard=engine))
+    await FreshMetrics(vllms_own)({"type": "http", "path": "/metrics", "app": app}, None, None)  # type: ignore[arg-type]
+    assert answered == ["/metrics"]
 
 
 @pytest.mark.parametrize(
