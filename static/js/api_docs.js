@@ -6,6 +6,8 @@ function csrfToken() {
   return found ? found[1] : "";
 }
 
+followTheme(() => document.documentElement.classList.toggle("dark-mode", isDark()));
+
 SwaggerUIBundle({
   url: place.dataset.schema,
   domNode: place,
