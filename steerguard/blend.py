@@ -261,8 +261,18 @@ def _finite(value: object, field: str) -> float:
 def _load_json(text: str | bytes, field: str) -> object:
     if len(text) > MAX_SPEC_BYTES:
         raise BlendError(field, f"at most {MAX_SPEC_BYTES} bytes of JSON", f"{len(text)}")
+
+    def once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        found = dict(pairs)
+        if len(found) < len(pairs):  # the last would win, and what was meant by the others be lost
+            keys = [key for key, _ in pairs]
+            raise BlendError(field, "each key once", f"{_shown(next(k for k in keys if keys.count(k) > 1))} twice")
+        return found
+
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=once_each)
+    except BlendError:
+        raise
     except (ValueError, RecursionError) as error:
         raise BlendError(field, "JSON text", f"{_shown(text)} ({type(error).__name__}: {error})"[:300]) from None
 

@@ -96,6 +96,11 @@ class SteeringVector:
         """The L2 norm of each block's array."""
         return {block: float(np.linalg.norm(row.astype(np.float64))) for block, row in self.layers.items()}
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its numbers."""
+        return len(self.layers) * self.hidden_size * np.dtype(np.float32).itemsize
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, SteeringVector):
             return NotImplemented

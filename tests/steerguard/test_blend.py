@@ -92,6 +92,7 @@ def test_a_row_digest_does_not_depend_on_the_process() -> None:
         ('{"blend": [', "steerguard"),
         ("[" * 20_000, "steerguard"),
         ("x" * 40_000, "steerguard"),
+        ('{"blend": [], "max_dose": 1, "max_dose": 9}', "steerguard"),
         ({"blend": None}, "steerguard.blend"),
         ({"blend": "x"}, "steerguard.blend"),
         ({"blend": [3]}, "steerguard.blend[0]"),

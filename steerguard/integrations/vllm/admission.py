@@ -106,11 +106,17 @@ class Admission:
         self.blend_layers = blend_layers
         self.dose_ceiling = config.dose_ceiling
         self.max_dose = min(config.max_dose, config.dose_ceiling)
+        self.max_vector_bytes = config.vectors_mib << 20
         self.vectors: dict[str, SteeringVector] = {}
         self.norms: dict[int, float] = {}
         self.refused: dict[str, int] = {}
         self._lock = threading.Lock()
         self._cache: OrderedDict[str, Admitted] = OrderedDict()
+
+    @property
+    def vector_bytes(self) -> int:
+        """Bytes of the registered vectors' numbers; each of the engine's processes holds them."""
+        return sum(vector.nbytes for vector in self.vectors.values())
 
     def add(self, vector: SteeringVector) -> None:
         with self._lock:

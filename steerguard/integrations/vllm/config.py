@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from steerguard import __version__
 
 DEFAULT_BANK_MIB = 256
+DEFAULT_VECTORS_MIB = 2048
 DEFAULT_MAX_DOSE = 2.0
 DEFAULT_DOSE_CEILING = 8.0
 
@@ -19,6 +20,8 @@ class PluginConfig:
     """Upper bound on the device memory of the summed vectors, MiB (`STEERGUARD_BANK_MIB`)."""
     max_blend_layers: int | None = None
     """Blocks one phase of a blend may steer (`STEERGUARD_MAX_BLEND_LAYERS`); None: as many as the bank has room for."""
+    vectors_mib: int = DEFAULT_VECTORS_MIB
+    """Upper bound on the registered vectors, MiB of host memory in each process (`STEERGUARD_VECTORS_MIB`)."""
     max_dose: float = DEFAULT_MAX_DOSE
     """Highest relative dose at any block of a blend that sets no limit of its own (`STEERGUARD_MAX_DOSE`)."""
     dose_ceiling: float = DEFAULT_DOSE_CEILING
@@ -31,6 +34,7 @@ class PluginConfig:
         return cls(
             bank_mib=_positive_int("STEERGUARD_BANK_MIB", str(DEFAULT_BANK_MIB)),
             max_blend_layers=None if layers is None else _positive_int("STEERGUARD_MAX_BLEND_LAYERS", layers),
+            vectors_mib=_positive_int("STEERGUARD_VECTORS_MIB", str(DEFAULT_VECTORS_MIB)),
             max_dose=_positive_float("STEERGUARD_MAX_DOSE", str(DEFAULT_MAX_DOSE)),
             dose_ceiling=_positive_float("STEERGUARD_DOSE_CEILING", str(DEFAULT_DOSE_CEILING)),
         )

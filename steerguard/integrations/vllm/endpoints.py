@@ -103,6 +103,11 @@ class EngineVectors:
                 return False
             if len(self.admission.vectors) >= MAX_VECTORS:
                 raise BlendError("vectors", f"at most {MAX_VECTORS} on one engine", "one more")
+            room = self.admission.max_vector_bytes - self.admission.vector_bytes
+            if vector.nbytes > room:
+                raise BlendError(
+                    "vectors", f"at most {max(room, 0)} more bytes (STEERGUARD_VECTORS_MIB)", f"{vector.nbytes}"
+                )
             await self._core.call_utility_async("steerguard_register", payload)
             self.admission.add(vector)
             return True
@@ -133,6 +138,7 @@ class EngineVectors:
             "refused": dict(self.admission.refused),
             **core,
             "vectors": len(core["vectors"]),
+            "vector_bytes": self.admission.vector_bytes,
             "in_use": len(core["in_use"]),
         }
 

@@ -14,6 +14,7 @@ _GAUGES = {
     "rows_in_use": ("steerguard:rows", "Summed rows held in the bank"),
     "rows_total": ("steerguard:rows_capacity", "Rows that the bank has room for"),
     "vectors": ("steerguard:vectors", "Registered steering vectors"),
+    "vector_bytes": ("steerguard:vector_bytes", "Bytes of host memory of the registered vectors, in each process"),
     "bytes_allocated": ("steerguard:bytes", "Bytes of device memory held for steering, over all workers"),
 }
 _COUNTERS = {

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 from prometheus_client.registry import REGISTRY
 from starlette.datastructures import State
 
-from steerguard.blend import parse_blend
+from steerguard.blend import BlendError, parse_blend
 from steerguard.integrations.vllm import endpoints, patches
 from steerguard.integrations.vllm.admission import Admission
 from steerguard.integrations.vllm.config import PluginConfig
@@ -72,6 +72,19 @@ async def test_a_vector_in_use_can_be_asked_for_while_its_removal_is_refused(eng
     core.unfinished, core.while_asked = [], lambda: None
     assert await engine.remove(VECTOR.digest) == "removed"
     assert await engine.remove(VECTOR.digest) == "unknown"
+
+
+async def test_an_engine_holds_no_more_vectors_than_it_was_given_memory_for(engine: EngineVectors) -> None:
+    vectors = [SteeringVector({0: np.full(4, 1 + i, np.float32)}, 4) for i in range(3)]
+    engine.admission.max_vector_bytes = 2 * 16
+    for vector in vectors[:2]:
+        assert await engine.register(write_vector(vector), vector)
+    with pytest.raises(BlendError, match=r"at most 0 more bytes .*, found 16"):
+        await engine.register(write_vector(vectors[2]), vectors[2])
+    assert (await engine.state())["vector_bytes"] == 32
+    assert not await engine.register(write_vector(vectors[0]), vectors[0])  # which is there
+    await engine.remove(vectors[0].digest)
+    assert await engine.register(write_vector(vectors[2]), vectors[2])
 
 
 async def test_a_client_that_leaves_within_its_file_is_no_fault_of_the_server(engine: EngineVectors) -> None:
