@@ -9,11 +9,12 @@ import sys
 from collections.abc import Sequence
 
 from steerguard.adapters import cli as adapters
+from steerguard.calibration import cli as calibration
 from steerguard.command_line import REFUSED
 from steerguard.extraction import cli as extraction
 from steerguard.vectors import cli as vectors
 
-COMMANDS = (extraction.register, vectors.register, adapters.register)
+COMMANDS = (extraction.register, vectors.register, adapters.register, calibration.register)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -23,6 +23,8 @@ TIMEOUT_S = 300.0
 RETRIES = 5
 STOP_POLL_S = 0.25
 NO_KEY = "none"
+NORM_DIGITS = 4
+"""Significant digits of ‖h‖ that are used: its last ones differ between starts of an engine."""
 
 Message = Mapping[str, str]
 Blend = Sequence[Mapping[str, Any]]
@@ -50,7 +52,8 @@ class EngineState:
     num_layers: int
     hidden_size: int
     norms: Mapping[int, float]
-    """‖h‖ by block, against which the engine counts doses."""
+    """‖h‖ by block, against which the engine counts doses, rounded: it measures anew at each start, and what is asked
+    again after one should be the same question."""
     dose_ceiling: float
 
 
@@ -113,7 +116,7 @@ class Engine:
                 model=str(found["model"]),
                 num_layers=int(found["num_layers"]),
                 hidden_size=int(found["hidden_size"]),
-                norms={int(block): float(norm) for block, norm in found["norms"].items()},
+                norms={int(block): float(f"{norm:.{NORM_DIGITS}g}") for block, norm in found["norms"].items()},
                 dose_ceiling=float(found["dose_ceiling"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -17,6 +17,10 @@ MODEL = "stub-model"
 Rule = Callable[[list[dict[str, str]], list[dict[str, Any]]], str]
 """Messages and blend to an answer."""
 
+# One for all stubs, as for all engines of a model: another one goes on where one was left.
+_vocabulary: list[str] = []
+_vocabulary_lock = threading.Lock()
+
 
 class StubEngine:
     """Used as a context manager; everything that was asked is in `asked`."""
@@ -40,7 +44,6 @@ class StubEngine:
         self.failures: Counter[str] = Counter()
         """Path -> how many of its next requests are answered 503."""
         self.on_answer: Callable[[int], None] = lambda count: None
-        self._words: list[str] = []
         self._lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
@@ -61,11 +64,11 @@ class StubEngine:
         return [body for body in self.asked if "messages" in body]
 
     def _ids(self, text: str) -> list[int]:
-        with self._lock:
+        with _vocabulary_lock:
             for word in text.split():
-                if word not in self._words:
-                    self._words.append(word)
-            return [self._words.index(word) for word in text.split()]
+                if word not in _vocabulary:
+                    _vocabulary.append(word)
+            return [_vocabulary.index(word) for word in text.split()]
 
     def _answer(self, method: str, path: str, body: bytes) -> tuple[int, object]:
         if path == "/v1/models":
@@ -111,7 +114,7 @@ class StubEngine:
 
     def _complete(self, asked: dict[str, Any]) -> dict[str, Any]:
         ids = asked["prompt"]
-        told: list[Any] = [{str(one): {"logprob": self.logprob(self._words[one])}} for one in ids]
+        told: list[Any] = [{str(one): {"logprob": self.logprob(_vocabulary[one])}} for one in ids]
         choice = {
             "index": 0,
             "text": "",
