@@ -60,12 +60,14 @@ return 0
 
 MAX_PERSONA, MAX_KEY = 63, 8  # characters
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+
 Place = tuple[str, str, str, date]
 
 
 def field_name(tenant: str, persona: str, key: str, day: str, what: str) -> str:
     """A field of PENDING."""
-    return json.dumps([tenant, persona, key, day, what], separators=(",", ":"))
+    return _ENCODER.encode([tenant, persona, key, day, what])
 
 
 def move_usage() -> int:

@@ -4,7 +4,6 @@ A keyed hash rather than a slow password hash: the secret has 256 bits of its ow
 the check. Keyed with SECRET_KEY, so a stolen database alone can't confirm a guess.
 """
 
-import hashlib
 import hmac
 import re
 import secrets
@@ -30,7 +29,7 @@ def make_key_text() -> tuple[str, str]:
 def digest_of(text: str) -> str:
     """What is stored of a key: HMAC-SHA256, hex."""
     secret = b"steerguard api key v1:" + settings.SECRET_KEY.encode()
-    return hmac.new(secret, text.encode("utf-8", "surrogatepass"), hashlib.sha256).hexdigest()
+    return hmac.digest(secret, text.encode("utf-8", "surrogatepass"), "sha256").hex()
 
 
 def split_key(text: str) -> str | None:

@@ -238,7 +238,7 @@ def _prepend_to_messages(system_prompt: str, messages: object) -> list[Any]:
     if not isinstance(messages, list) or not messages:
         raise InvalidRequest("'messages' must be a list of at least one message.", param="messages")
     for index, message in enumerate(messages):
-        if not isinstance(message, Mapping):
+        if not isinstance(message, dict):
             raise InvalidRequest(f"'messages[{index}]' must be an object.", param=f"messages[{index}]")
     if not system_prompt:
         return messages

@@ -202,7 +202,7 @@ def estimate_prompt(body: Mapping[str, Any]) -> int:
 def _tokens_in(value: Any) -> int:
     if isinstance(value, str):
         return _tokens_of_text(value)
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         if _is_media(value):
             return MEDIA_TOKENS
         return MESSAGE_TOKENS + sum(_tokens_in(part) for part in value.values())

@@ -13,6 +13,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from inference.gateway.errors import EngineFailed, GatewayError
@@ -152,7 +153,7 @@ class StreamRewriter(EventRewriter):
 
     def _learn(self, event: bytes, head: re.Match[bytes]) -> None:
         self._engine_head = event[: head.end()]
-        self._client_head = event[: head.start("model")] + json.dumps(self._model).encode()
+        self._client_head = event[: head.start("model")] + _quote(self._model)
 
     def _rewrite_parsed(self, event: bytes) -> bytes:
         chunk = parse_event(event)
@@ -253,8 +254,13 @@ def parse_answer(body: bytes) -> dict[str, Any]:
 def rename_answer(body: bytes, answer: Mapping[str, Any], model: str) -> bytes:
     """A whole answer, which is `answer` when parsed, under its new model name."""
     if head := _HEAD.match(body):
-        return body[: head.start("model")] + json.dumps(model).encode() + body[head.end("model") :]
+        return body[: head.start("model")] + _quote(model) + body[head.end("model") :]
     return dump({**answer, "model": model})
+
+
+@lru_cache(maxsize=4096)
+def _quote(model: str) -> bytes:
+    return json.dumps(model).encode()
 
 
 def engine_message(answer: dict[str, Any]) -> str | None:

@@ -90,7 +90,7 @@ def read_usage(usage: Mapping[str, Any]) -> Amounts:
 
 
 def _count(values: object, name: str) -> int:
-    value = values.get(name) if isinstance(values, Mapping) else None
+    value = values.get(name) if isinstance(values, dict) else None
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
