@@ -59,6 +59,11 @@ QUEUE_TIMEOUT_S = env.float("QUEUE_TIMEOUT_S", default=10.0)
 # On one engine, of vectors that no persona is made of but a request may name as a skill
 MAX_SKILL_MIB = env.int("MAX_SKILL_MIB", default=1024)
 
+# --- Adapters that tenants upload
+MAX_LORA_RANK = env.int("MAX_LORA_RANK", default=16)  # of the engines
+MAX_ADAPTER_MIB = env.int("MAX_ADAPTER_MIB", default=512)  # of one upload
+MAX_TENANT_ADAPTERS_MIB = env.int("MAX_TENANT_ADAPTERS_MIB", default=10 * 1024)
+
 # --- State
 # Django keeps no connection open between requests: streams would each hold one for minutes.
 DATABASES = {

@@ -95,3 +95,11 @@ class InvalidManifest(InvalidDefinition):
 
     def __str__(self) -> str:
         return "\n".join(f"{self.file}: {problem}" for problem in self.problems)
+
+
+class InvalidAdapter(InvalidDefinition):
+    """An upload that isn't an adapter which can be served on the base model, with every problem by field."""
+
+
+class NoBaseModel(Refusal):
+    """There is no base model on this server that an adapter could be checked against."""

@@ -197,6 +197,35 @@ class SteeringVector(models.Model):
         return f"{self.name} ({self.digest[:12]})"
 
 
+class Adapter(models.Model):
+    """A LoRA adapter of a tenant's: a row here, its two files in a folder named by their digest.
+
+    A newer upload may take the same `name`, as with vectors.
+    """
+
+    tenant = models.ForeignKey(Tenant, models.CASCADE, related_name="adapters")
+    name = models.CharField(max_length=63, validators=[validate_slug])
+    description = models.TextField(blank=True, max_length=2000)
+    base_model = models.CharField(max_length=300)
+    digest = models.CharField(max_length=64, validators=[validate_digest])
+    engine_id = models.CharField(max_length=64, unique=True, editable=False, help_text="What engines call it")
+    rank = models.PositiveIntegerField(validators=[MinValueValidator(1)], help_text="The largest of any module")
+    target_modules = models.JSONField(help_text="Last parts of the names of modules that it changes")
+    num_parameters = models.PositiveBigIntegerField()
+    size_bytes = models.PositiveBigIntegerField(help_text="Of the stored files")
+    created_at = models.DateTimeField(default=timezone.now, editable=False)
+
+    class Meta:
+        ordering: ClassVar = ["name", "-created_at"]
+        indexes: ClassVar = [models.Index(fields=["digest"], name="adapter_by_digest")]
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["tenant", "digest"], name="one_adapter_per_tenant_and_digest")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.digest[:12]})"
+
+
 class PersonaQuerySet(models.QuerySet["Persona"]):
     def visible_to(self, user: AnyUser) -> PersonaQuerySet:
         """The personas of the tenants that `user` is a member of."""

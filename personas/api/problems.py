@@ -20,9 +20,11 @@ from rest_framework import exceptions
 from rest_framework.response import Response
 
 from personas.errors import (
+    InvalidAdapter,
     InvalidDefinition,
     LastOwner,
     NameTaken,
+    NoBaseModel,
     Problem,
     Refusal,
     RevisionIsImmutable,
@@ -42,6 +44,8 @@ STATUS: Mapping[type[Refusal], int] = {
     VectorInUse: 409,
     RevisionIsImmutable: 409,
     TooMany: 409,
+    NoBaseModel: 409,
+    InvalidAdapter: 422,
 }
 
 

@@ -2,7 +2,7 @@
 
 from django.urls import URLPattern, URLResolver, path, register_converter
 
-from personas.api import audit, personas, tenants, vectors
+from personas.api import adapters, audit, personas, tenants, vectors
 
 
 class Part:
@@ -36,6 +36,7 @@ TENANT = "tenants/<part:tenant>"
 PERSONA = f"{TENANT}/personas/<part:persona>"
 KEY = f"{TENANT}/keys/<part:prefix>"
 VECTOR = f"{TENANT}/vectors/<part:digest>"
+ADAPTER = f"{TENANT}/adapters/<part:adapter>"
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("tenants", tenants.TenantsView.as_view(), name="api-tenants"),
@@ -58,5 +59,8 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path(f"{TENANT}/vectors", vectors.VectorsView.as_view(), name="api-vectors"),
     path(VECTOR, vectors.VectorDetailView.as_view(), name="api-vector"),
     path(f"{VECTOR}/file", vectors.VectorFileView.as_view(), name="api-vector-file"),
+    path(f"{TENANT}/adapters", adapters.AdaptersView.as_view(), name="api-adapters"),
+    path(ADAPTER, adapters.AdapterDetailView.as_view(), name="api-adapter"),
+    path(f"{ADAPTER}/file", adapters.AdapterFileView.as_view(), name="api-adapter-file"),
     path(f"{TENANT}/audit", audit.AuditView.as_view(), name="api-audit"),
 ]

@@ -11,8 +11,8 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from personas import services
-from personas.models import ApiKey, Persona, SteeringVector, Tenant
+from personas import adapters, services
+from personas.models import Adapter, ApiKey, Persona, SteeringVector, Tenant
 from tests.conftest import MakePersona, MakeVector
 
 
@@ -103,6 +103,7 @@ class Things:
     persona: Persona
     vector: SteeringVector
     key: ApiKey
+    adapter: Adapter
 
 
 @pytest.fixture
@@ -110,7 +111,28 @@ def things(acme: Tenant, make_vector: MakeVector, make_persona: MakePersona) -> 
     vector = make_vector(acme, "warm", layers=(10, 14))
     persona = make_persona(acme, "support", vector, alpha=1.5, system_prompt="You work for Acme.")
     key, _text = services.issue_api_key(tenant=acme, name="backend")
-    return Things(persona=persona, vector=vector, key=key)
+    return Things(persona=persona, vector=vector, key=key, adapter=_adapter(acme))
+
+
+def _adapter(tenant: Tenant) -> Adapter:
+    """A row, and two files that are good enough to be downloaded."""
+    adapter = Adapter.objects.create(
+        tenant=tenant,
+        name="tone",
+        base_model="SmolLM2-135M-Instruct",
+        digest="ad" * 32,
+        engine_id="sga-tone",
+        rank=8,
+        target_modules=["q_proj"],
+        num_parameters=64,
+        size_bytes=7,
+    )
+    adapters.store().scratch()  # which makes the folder above it
+    folder = adapters.store().path_of(adapter.digest)
+    folder.mkdir(exist_ok=True)
+    (folder / "adapter_config.json").write_bytes(b"{}")
+    (folder / "adapter_model.safetensors").write_bytes(b"acme's")
+    return adapter
 
 
 def problem(answer: Any, status: int, *fields: str) -> dict[str, Any]:

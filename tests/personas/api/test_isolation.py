@@ -23,6 +23,7 @@ NOBODYS = {
     "persona": "nosuch",
     "prefix": "nosuch00",
     "digest": "0" * 64,
+    "adapter": "0" * 64,
     "user": "nosuch",
     "number": "77",
     "engine": "nosuch",
@@ -38,6 +39,7 @@ BODIES: dict[str, Any] = {
     "api-persona-roll-back": {"number": 1},
     "api-personas": {"slug": "support", "name": "Support"},
     "api-vector": {"name": "mine-now"},
+    "api-adapter": {"name": "mine-now"},
     "api-keys": {"name": "mine"},
     "api-tenant": {"name": "mine now"},
 }
@@ -87,6 +89,7 @@ def acmes(things: Things) -> dict[str, str]:
         "persona": "support",
         "prefix": things.key.prefix,
         "digest": things.vector.digest,
+        "adapter": things.adapter.digest,
         "user": "alice",
         "number": "1",
         "engine": "nosuch",
@@ -142,7 +145,7 @@ def test_who_may_only_look_changes_nothing(
 def test_lists_show_only_ones_own(acmes: dict[str, str], globex: Tenant, outsider: Api, staff: Api) -> None:
     assert [one["slug"] for one in outsider.get("tenants").json()["results"]] == ["globex"]
     assert staff.get("tenants").json()["results"] == []
-    for path in ("personas", "vectors", "keys", "usage"):
+    for path in ("personas", "vectors", "adapters", "keys", "usage"):
         assert outsider.get(f"tenants/globex/{path}").json()["results"] == [], path
     assert [one["user"] for one in outsider.get("tenants/globex/members").json()["results"]] == ["charlie"]
     assert {one["target"] for one in outsider.get("tenants/globex/audit").json()["results"]} == {"globex"}
@@ -153,6 +156,7 @@ def test_filters_find_only_ones_own(acmes: dict[str, str], globex: Tenant, outsi
         f"personas?vector={things.vector.digest}",
         "personas?search=support",
         "vectors?name=warm",
+        "adapters?name=tone",
         "audit?actor=alice",
         "audit?target=acme/support",
     ):

@@ -51,6 +51,7 @@ def test_whatever_is_asked_the_answer_is_a_described_one(role: str, asker: Api, 
         "persona": "support",
         "prefix": things.key.prefix,
         "digest": things.vector.digest,
+        "adapter": things.adapter.digest,
         "user": "alice",
         "number": 1,
         "engine": "gpu-1",
@@ -99,7 +100,8 @@ def asked(case: Any, asker: Api) -> schemathesis.Response:
         str(sent.method), sent.path_url, body, content_type=kind, headers={**said, **asker.headers}
     )
     headers = {name: [value] for name, value in answer.headers.items()}
-    return schemathesis.Response(answer.status_code, headers, answer.content, sent, elapsed=0.0, verify=False)
+    content = b"".join(answer) if answer.streaming else answer.content
+    return schemathesis.Response(answer.status_code, headers, content, sent, elapsed=0.0, verify=False)
 
 
 def latin(value: str | bytes) -> str:

@@ -63,7 +63,7 @@ def edit_tensors(folder: Path, change: Callable[[Tensors], object]) -> None:
     tensors = load_file(folder / WEIGHTS)
     changed = change(tensors)
     tensors = changed if isinstance(changed, dict) else tensors
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS)
+    save_file({name: tensor.clone().contiguous() for name, tensor in tensors.items()}, folder / WEIGHTS)
 
 
 def name_of(block: int, module: str, half: str) -> str:
