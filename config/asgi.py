@@ -6,7 +6,9 @@ The gateway comes first and raw: Django's middleware costs milliseconds per requ
 token streams can't afford. It also gets the lifespan events, to open and close its connections.
 """
 
+import gc
 import os
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -17,6 +19,7 @@ django_app = get_asgi_application()  # loads the apps, so it has to come before 
 
 from channels.auth import AuthMiddlewareStack  # noqa: E402
 from channels.routing import URLRouter  # noqa: E402
+from django.conf import settings  # noqa: E402
 
 from inference.body_limit import BodyLimit  # noqa: E402
 from inference.gateway.app import application as gateway_app  # noqa: E402
@@ -30,10 +33,24 @@ Send = Callable[[Any], Awaitable[None]]
 
 GATEWAY_PATHS = ("/v1/", "/events/")
 
-# Nothing larger than a vector's file is uploaded. The views say what is too large for each of them.
+# Nothing else is as large as a vector's file, but an adapter's. The views say what is too large for each of them.
 MAX_BODY_BYTES = 2 * MAX_VECTOR_BYTES
+ADAPTERS = re.compile(r"/api/v1/tenants/[^/]+/adapters")
 
-limited_django_app = BodyLimit(django_app, MAX_BODY_BYTES)
+
+def max_body_bytes(path: str) -> int:
+    """What a request to Django's `path` may have."""
+    if ADAPTERS.fullmatch(path):
+        return MAX_BODY_BYTES + settings.MAX_ADAPTER_MIB * 1024 * 1024
+    return MAX_BODY_BYTES
+
+
+limited_django_app = BodyLimit(django_app, max_body_bytes)
+
+# What has been loaded by now lives as long as the process. Looking through it at each full collection would stop
+# every stream for a tenth of a second.
+gc.collect()
+gc.freeze()
 
 websocket_app = OwnPagesOnly(AuthMiddlewareStack(URLRouter([*inference_sockets, *job_sockets])))
 

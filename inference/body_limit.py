@@ -17,18 +17,19 @@ Application = Callable[[Any, Callable[[], Awaitable[Any]], Callable[[Any], Await
 
 
 class BodyLimit:
-    """Answers a request whose body has more than `limit_bytes` with 413, as problem details below `/api/`."""
+    """Answers a request whose body has more bytes than its path may with 413, as problem details below `/api/`."""
 
-    def __init__(self, application: Application, limit_bytes: int) -> None:
+    def __init__(self, application: Application, limit_of: Callable[[str], int]) -> None:
         self._application = application
-        self._limit_bytes = limit_bytes
+        self._limit_of = limit_of
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        left = self._limit_bytes
         if scope["type"] != "http":
             await self._application(scope, receive, send)
-        elif _declared_length(scope["headers"]) > left:
-            await self._refuse(scope, send)
+            return
+        limit_bytes = left = self._limit_of(scope["path"])
+        if _declared_length(scope["headers"]) > limit_bytes:
+            await _refuse(limit_bytes, scope, send)
         else:
 
             async def receive_bounded() -> Any:
@@ -41,23 +42,24 @@ class BodyLimit:
 
             await self._application(scope, receive_bounded, send)
             if left < 0:
-                await self._refuse(scope, send)
+                await _refuse(limit_bytes, scope, send)
 
-    async def _refuse(self, scope: Any, send: Any) -> None:
-        status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-        detail = f"The request body is larger than {self._limit_bytes} bytes."
-        if scope["path"].startswith("/api/"):
-            body, content_type = json.dumps(problem(status, "content-too-large", detail)).encode(), CONTENT_TYPE
-        else:
-            body, content_type = detail.encode(), "text/plain; charset=utf-8"
-        headers = [
-            (b"content-type", content_type.encode()),
-            (b"content-length", str(len(body)).encode()),
-            (b"cache-control", b"private, no-store"),
-            (b"connection", b"close"),  # the rest of the body is not read
-        ]
-        await send({"type": "http.response.start", "status": int(status), "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+
+async def _refuse(limit_bytes: int, scope: Any, send: Any) -> None:
+    status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+    detail = f"The request body is larger than {limit_bytes} bytes."
+    if scope["path"].startswith("/api/"):
+        body, content_type = json.dumps(problem(status, "content-too-large", detail)).encode(), CONTENT_TYPE
+    else:
+        body, content_type = detail.encode(), "text/plain; charset=utf-8"
+    headers = [
+        (b"content-type", content_type.encode()),
+        (b"content-length", str(len(body)).encode()),
+        (b"cache-control", b"private, no-store"),
+        (b"connection", b"close"),  # the rest of the body is not read
+    ]
+    await send({"type": "http.response.start", "status": int(status), "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 def _declared_length(headers: list[tuple[bytes, bytes]]) -> int:

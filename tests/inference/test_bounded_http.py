@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from config.asgi import MAX_BODY_BYTES
+from config.asgi import MAX_BODY_BYTES, max_body_bytes
 from inference import bounded_http
 from inference.bounded_http import MAX_HEAD_BYTES, MAX_HEADERS, BoundedHttp
 from tests.server import start
@@ -218,3 +218,8 @@ def test_bodies_have_a_largest_size_on_every_path(product: tuple[str, int], path
         assert (problem["type"], problem["status"]) == ("urn:steerguard:problem:content-too-large", 413)
     else:
         assert str(MAX_BODY_BYTES).encode() in body
+
+
+def test_an_adapter_may_be_larger() -> None:
+    assert max_body_bytes("/api/v1/tenants/acme/adapters") > max_body_bytes("/api/v1/tenants/acme/vectors")
+    assert max_body_bytes("/api/v1/tenants/acme/adapters/x/file") == MAX_BODY_BYTES
