@@ -68,7 +68,7 @@ def read_gguf(data: bytes) -> GgufFile:
     reader = _Reader(data)
     if reader.take(4, "magic") != MAGIC:
         raise VectorError("file", "GGUF", f"bytes {data[:4].hex()}")
-    version = reader.number("I", "version")
+    version = int(reader.number("I", "version"))
     if version not in (2, 3):
         big_endian = version and version & 0xFFFF == 0
         raise VectorError("version", "2 or 3, little-endian", "a big-endian file" if big_endian else str(version))

@@ -163,7 +163,7 @@ class _PickledArray:
             raise VectorError("array", "dtype float16, float32 or float64", repr(found)[:80])
         if not isinstance(shape, tuple) or not all(type(size) is int and size >= 0 for size in shape):
             raise VectorError("array", "a shape", repr(shape)[:80])
-        kind = np.dtype(_FLOATS[dtype.name]).newbyteorder("<" if dtype.order == "=" else dtype.order)
+        kind = np.dtype(_FLOATS[dtype.name]).newbyteorder(">" if dtype.order == ">" else "<")
         count = 1
         for size in shape:
             count *= size

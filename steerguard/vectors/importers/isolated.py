@@ -23,7 +23,8 @@ from steerguard.vectors.importers import Imported, ImportRequest, Source, Unansw
 from steerguard.vectors.vector import VectorError
 
 MODULE = "steerguard.vectors.importers.isolated"
-TIMEOUT_S = 120.0
+TIMEOUT_S = 600.0
+"""Generous, because a busy machine makes any file take long; what bounds a file is the next two."""
 CPU_S = 60
 MEMORY_BYTES = 2 * 1024**3
 """Of writable memory: torch takes a quarter of it before anything is read."""

@@ -27,7 +27,8 @@ def load(data: bytes) -> np.ndarray[Any, np.dtype[Any]]:
         readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
         if version not in readers:
             raise VectorError("npy version", "1.0 or 2.0", f"{version[0]}.{version[1]}")
-        shape, is_fortran, dtype = readers[version](file, max_header_size=MAX_HEADER_BYTES)
+        read_header: Any = readers[version]  # whose stub lacks the bound
+        shape, is_fortran, dtype = read_header(file, max_header_size=MAX_HEADER_BYTES)
     except VectorError:
         raise
     except Exception as error:  # the header is a Python literal, whose parser raises whatever it meets

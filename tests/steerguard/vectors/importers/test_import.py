@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -198,7 +199,7 @@ def test_files_are_read_whole_and_links_are_not_followed(tmp_path: Path) -> None
 
 def test_a_plain_pickle_is_named_and_not_loaded() -> None:
     class Bomb:
-        def __reduce__(self) -> object:
+        def __reduce__(self) -> tuple[Any, ...]:
             return (pytest.fail, ("it ran",))
 
     legacy = io.BytesIO()

@@ -8,6 +8,7 @@ the number that the tool gives it. Then the file is imported, and each array has
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,7 +67,7 @@ def recorded(model: LlamaForCausalLM) -> Iterator[list[torch.Tensor]]:
     """What the blocks put out, in order."""
     outputs: list[torch.Tensor] = []
 
-    def record(_block: object, _inputs: object, output: object) -> None:
+    def record(_block: object, _inputs: object, output: Any) -> None:
         outputs.append(output[0] if isinstance(output, tuple) else output)
 
     handles = [block.register_forward_hook(record) for block in model.model.layers]

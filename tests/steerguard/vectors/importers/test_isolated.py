@@ -1,15 +1,18 @@
 """Imports in a process of their own say what imports here say, and a process that dies is an error, not an answer."""
 
 import os
+import subprocess
 
 import numpy as np
 import pytest
 import torch
 
 from steerguard.vectors import VectorError
-from steerguard.vectors.importers import ImportRequest, Source, Unanswered, import_vector, isolated
+from steerguard.vectors.importers import ImportRequest, Source, Unanswered, import_vector
 from steerguard.vectors.importers.isolated import ImportFailed, import_isolated
 from tests.steerguard.vectors.importers import tools
+
+pytestmark = pytest.mark.timeout(900)  # for torch to be imported, on a machine that is busy with other things
 
 REQUEST = ImportRequest(hidden_size=8, num_layers=4, base_model="tiny", name="calm")
 ROWS = {1: np.arange(1, 9, dtype=np.float32)}
@@ -41,7 +44,7 @@ def test_the_process_has_none_of_our_environment(monkeypatch: pytest.MonkeyPatch
         seen.update(said)
         return Done()
 
-    monkeypatch.setattr(isolated.subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "run", run)
     with pytest.raises(ImportFailed, match="status 1: no reason"):
         import_isolated(Source(tools.repeng(ROWS)), REQUEST)
     assert set(seen["env"]) == {"PYTHONPATH", "OMP_NUM_THREADS"}  # type: ignore[call-overload]
@@ -55,11 +58,11 @@ def test_one_that_may_not_grow_does_not(monkeypatch: pytest.MonkeyPatch) -> None
         "isolated.MEMORY_BYTES = 48 * 1024 * 1024\n"
         "isolated.main(sys.stdin.buffer, sys.stdout.buffer)\n"
     )
-    real = isolated.subprocess.run
+    real = subprocess.run
 
     def run(command: list[str], **said: object) -> object:
         return real([command[0], "-P", "-c", script], **said)  # type: ignore[call-overload]
 
-    monkeypatch.setattr(isolated.subprocess, "run", run)
+    monkeypatch.setattr(subprocess, "run", run)
     with pytest.raises((ImportFailed, VectorError)):
         import_isolated(Source(tools.saved(torch.ones(4, 8))), REQUEST)

@@ -100,7 +100,7 @@ def test_a_truncated_file_is_refused_in_every_format(name: str) -> None:
         (tools.saved(np.array([{}], dtype=object)), "array", "O8"),
         (tools.npy(np.ones((LAYERS, SIZE), np.int8)), "npy dtype", "int8"),
         (tools.npy(np.ones((LAYERS, 2, SIZE), np.float32)), "npy shape", "[4, 2, 8]"),
-        (tools.npy(np.float32(1)), "npy shape", "[]"),
+        (tools.npy(np.array(1, np.float32)), "npy shape", "[]"),
         (tools.npy(np.array(["a"])), "npy dtype", "<U1"),
         (tools.npy(np.full((LAYERS, SIZE), 1e300)), "array, row 0", "larger ones"),
         (tools.npy(np.ones((LAYERS, SIZE), np.float32)) + b"!", "npy data", "129"),
