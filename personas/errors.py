@@ -47,6 +47,18 @@ class UnknownVector(Refusal):
     """No such vector for this tenant; another tenant's reads exactly the same."""
 
 
+class InvalidVectorFile(Refusal):
+    """The file is no vector, or none for the model that was named."""
+
+
+class UnclearVectorFile(Refusal):
+    """The file leaves open what `field` has to say: which block its one vector belongs to, which tool wrote it."""
+
+
+class ImportsBusy(Refusal):
+    """As many files are being read as may be at once."""
+
+
 class VectorInUse(Refusal):
     """Drafts or revisions are made of it."""
 

@@ -24,7 +24,8 @@ FAILURES = {
     412: "`If-Match` names another state than the present one.",
     413: "The body is too large.",
     415: "The body has a media type that is not taken here.",
-    422: "The `Idempotency-Key` was used for another request.",
+    422: "The `Idempotency-Key` was used for another request; or a file is no vector, or leaves something open.",
+    503: "Too many files are being read; ask again soon.",
 }
 
 

@@ -13,6 +13,7 @@ from personas.api.pagination import MAX_CURSOR_CHARS, MAX_PAGE_SIZE, PAGE_SIZE
 from personas.api.problems import ErrorItem, InvalidInput, flatten
 
 MAX_LIMIT = 2**63 - 1
+MAX_TEXT_NUMBER = 2**31 - 1
 
 
 class Text(serializers.CharField):
@@ -59,6 +60,20 @@ class Whole(serializers.IntegerField):
         if isinstance(data, bool) or not isinstance(data, int):
             self.fail("invalid")
         return data
+
+
+class WholeText(serializers.IntegerField):
+    """A whole number of 0 or more in a query or a form, in plain digits."""
+
+    default_error_messages: ClassVar = {"invalid": "a whole number"}
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(min_value=0, max_value=MAX_TEXT_NUMBER, **kwargs)
+
+    def to_internal_value(self, data: Any) -> int:
+        if not isinstance(data, str) or not data.isascii() or not data.isdigit() or len(data) > 10:
+            self.fail("invalid")
+        return int(data)
 
 
 class Number(serializers.FloatField):

@@ -20,8 +20,10 @@ from rest_framework import exceptions
 from rest_framework.response import Response
 
 from personas.errors import (
+    ImportsBusy,
     InvalidAdapter,
     InvalidDefinition,
+    InvalidVectorFile,
     LastOwner,
     NameTaken,
     NoBaseModel,
@@ -29,6 +31,7 @@ from personas.errors import (
     Refusal,
     RevisionIsImmutable,
     TooMany,
+    UnclearVectorFile,
     VectorInUse,
 )
 
@@ -46,6 +49,9 @@ STATUS: Mapping[type[Refusal], int] = {
     TooMany: 409,
     NoBaseModel: 409,
     InvalidAdapter: 422,
+    InvalidVectorFile: 422,
+    UnclearVectorFile: 422,
+    ImportsBusy: 503,
 }
 
 

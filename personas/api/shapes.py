@@ -8,15 +8,13 @@ from django.db.models import Q
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from personas.api.fields import MAX_LIMIT, Flag, Input, ListQuery, Number, Ordering, QueryFlag, Text, Whole
+from personas.api.fields import MAX_LIMIT, Flag, Input, ListQuery, Ordering, QueryFlag, Text, Whole
 from personas.models import (
     LIMIT_NAMES,
     ApiKey,
     Membership,
     Persona,
     PersonaRevision,
-    Positions,
-    SteeringVector,
     Tenant,
 )
 
@@ -329,61 +327,6 @@ class AppliedShape(serializers.Serializer[Any]):
 
 class ApplyQuery(Input):
     dry_run = QueryFlag(required=False, default=False, help_text="Answer what would change, and change nothing")
-
-
-# --- vectors
-
-
-class VectorShape(serializers.Serializer[SteeringVector]):
-    """A steering vector; its numbers are its file."""
-
-    digest = serializers.CharField(help_text="SHA-256 of its numbers")
-    name = serializers.CharField(help_text="The skill that it is asked for by")
-    is_shared = serializers.SerializerMethodField(help_text="The operator's, for everybody")
-    description = serializers.CharField()
-    base_model = serializers.CharField()
-    hidden_size = serializers.IntegerField()
-    layers = serializers.ListField(child=serializers.IntegerField(), help_text="0-based decoder blocks")
-    norms = serializers.DictField(child=serializers.FloatField(), help_text="L2 norm by block")
-    recommended_alpha = serializers.FloatField(allow_null=True)
-    recommended_positions = serializers.ChoiceField(choices=Positions.choices)
-    source = serializers.DictField(help_text="Where it was made, and how")  # type: ignore[assignment]
-    created_at = serializers.DateTimeField()
-
-    def get_is_shared(self, vector: SteeringVector) -> bool:
-        return vector.tenant_id is None
-
-
-class VectorSaid(Input):
-    """What is said about a vector beside its numbers, in a form or a query."""
-
-    name = Slug(required=False, help_text="The skill it is asked for by; the file's own name without it")
-    description = _description(default="")
-    recommended_alpha = Number(required=False, from_text=True)
-    recommended_positions = serializers.ChoiceField(choices=Positions.choices, required=False, default="all")
-
-
-class VectorForm(VectorSaid):
-    """An upload as a form."""
-
-    file = serializers.FileField(help_text="Canonical safetensors", allow_empty_file=True)
-
-
-class VectorChanges(Input):
-    """What is left out stays as it is; the numbers never change."""
-
-    name = Slug(required=False)
-    description = _description()
-    recommended_alpha = Number(required=False, allow_null=True)
-    recommended_positions = serializers.ChoiceField(choices=Positions.choices, required=False)
-
-
-class VectorQuery(ListQuery):
-    ordering = Ordering("name", "created_at", "base_model", default="name")
-    name = Text(required=False, max_length=63)
-    base_model = Text(required=False, max_length=300)
-    shared = QueryFlag(required=False, help_text="true: the operator's; false: the tenant's own; both without it")
-    lookups: ClassVar = {"name": "name", "base_model": "base_model", "shared": "tenant__isnull"}
 
 
 # --- audit log

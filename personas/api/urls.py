@@ -57,6 +57,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path(f"{PERSONA}/revisions/<number:number>", personas.RevisionView.as_view(), name="api-revision"),
     path(f"{TENANT}/apply", personas.ApplyView.as_view(), name="api-apply"),
     path(f"{TENANT}/vectors", vectors.VectorsView.as_view(), name="api-vectors"),
+    path(f"{TENANT}/vectors/preview", vectors.VectorPreviewView.as_view(), name="api-vector-preview"),
     path(VECTOR, vectors.VectorDetailView.as_view(), name="api-vector"),
     path(f"{VECTOR}/file", vectors.VectorFileView.as_view(), name="api-vector-file"),
     path(f"{TENANT}/adapters", adapters.AdaptersView.as_view(), name="api-adapters"),

@@ -10,7 +10,8 @@ from django.test.client import BOUNDARY, MULTIPART_CONTENT, encode_multipart
 
 from personas import vector_files
 from personas.models import SteeringVector, Tenant
-from steerguard.vectors import MAX_VECTOR_BYTES, write_vector
+from steerguard.vectors import write_vector
+from steerguard.vectors.importers import MAX_SOURCE_BYTES
 from tests.conftest import MakeVector, random_vector
 from tests.personas.api.conftest import Api, Things, problem
 
@@ -75,19 +76,19 @@ def test_a_form_that_is_sent_twice_under_one_key_stores_once(editor: Api, acme: 
 @pytest.mark.parametrize(
     ("data", "kind", "status", "fields"),
     [
-        (b"", FILE, 400, ["file"]),
-        (b"not safetensors", FILE, 400, ["file"]),
-        (struct.pack("<Q", 2**63), FILE, 400, ["file"]),
-        (file_of()[:-1], FILE, 400, ["file"]),
-        (b"\x80\x04}.", FILE, 400, ["file"]),  # a pickle
-        (b"x" * (MAX_VECTOR_BYTES + 1), FILE, 413, []),
+        (b"", FILE, 422, ["file"]),
+        (b"not safetensors", FILE, 422, ["file"]),
+        (struct.pack("<Q", 2**63), FILE, 422, ["file"]),
+        (file_of()[:-1], FILE, 422, ["file"]),
+        (b"\x80\x04}.", FILE, 422, ["file"]),  # a pickle
+        (b"x" * (MAX_SOURCE_BYTES + 1), FILE, 413, []),
         (b"{}", "application/json", 415, []),
         (form(name="calm"), MULTIPART_CONTENT, 400, ["file"]),
         (form(file="text"), MULTIPART_CONTENT, 400, ["file"]),
         (form(file=upload("x", file_of()), recommended_alpha="nan"), MULTIPART_CONTENT, 400, ["recommended_alpha"]),
         (form(file=upload("x", file_of()), name="Not A Slug"), MULTIPART_CONTENT, 400, ["name"]),
         (form(file=upload("x", file_of()), tenant="globex"), MULTIPART_CONTENT, 400, ["tenant"]),
-        (b"x" * (MAX_VECTOR_BYTES + 100_000), MULTIPART_CONTENT, 413, []),
+        (b"x" * (MAX_SOURCE_BYTES + 100_000), MULTIPART_CONTENT, 413, []),
         (b"nonsense", MULTIPART_CONTENT, 400, ["file"]),
         (b"nonsense", "multipart/form-data", 400, []),
     ],
