@@ -20,7 +20,7 @@ TEST_DATABASE_URL ?= postgres://postgres@127.0.0.1:5432/postgres
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run python ports install model triton smoke test test-fast bench-steering bench-peers-install bench-gateway bench-gateway-install lint format openapi lock clean
+.PHONY: help run python ports install model triton smoke test test-fast bench-steering bench-peers-install bench-gateway bench-gateway-install bench-extract lint format openapi lock clean
 
 help: ## list these commands
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-21s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -75,6 +75,9 @@ bench-gateway: install ## what the gateway costs beside a bare relay, LiteLLM an
 
 bench-gateway-install: install ## what bench-gateway compares with, in var/ (850 MB); it is done there too
 	@$(PY) -m benchmarks.gateway.install
+
+bench-extract: install model ## pairs per second of an extraction beside a plain Hugging Face loop (QUICK=1: a fifth, once)
+	@$(PY) -m benchmarks.extract $(if $(QUICK),--quick)
 
 lint: install ## ruff and mypy
 	@$(PY) -m ruff check .
