@@ -87,13 +87,17 @@ def main() -> int:
     own_type = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.bfloat16).eval()
     rows: dict[str, Callable[[], np.ndarray]] = {
         "steerguard": lambda: extraction(language_model, pairs),
-        "plain loop": lambda: plain_loop(language_model.model, language_model.tokenizer, language_model.blocks, pairs),
-        "plain loop, bfloat16": lambda: plain_loop(own_type, language_model.tokenizer, own_type.model.layers, pairs),
+        "plain loop": lambda: plain_loop(
+            language_model.model, language_model.tokenizer, list(language_model.blocks), pairs
+        ),
+        "plain loop, bfloat16": lambda: plain_loop(
+            own_type, language_model.tokenizer, list(own_type.model.layers), pairs
+        ),
     }
     made: dict[str, np.ndarray] = {}
     seconds: dict[str, list[float]] = {name: [] for name in rows}
     extraction(language_model, pairs[:4])
-    plain_loop(language_model.model, language_model.tokenizer, language_model.blocks, pairs[:2])
+    plain_loop(language_model.model, language_model.tokenizer, list(language_model.blocks), pairs[:2])
     for index in range(rounds):
         for name in list(rows) if index % 2 == 0 else list(rows)[::-1]:
             started_s = time.monotonic()

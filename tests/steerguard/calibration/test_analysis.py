@@ -1,6 +1,7 @@
 """Judging answers whose effect and damage are known by construction."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,7 +44,7 @@ def test_zones_are_bounded_where_damage_crosses_one_and_two():
     found = analysis()
     results, steered = judged(found, rows)
     assert [result.zone for result in results] == ["green", "amber", "red"]
-    window = found.window(results, steered)
+    window: Any = found.window(results, steered)
     # Half-way from 0.5 to 1.5 between 0.1 and 0.2; a quarter of the way from 1.5 to 3.5 between 0.2 and 0.4.
     assert window.green_to.dose == pytest.approx(0.15)
     assert window.red_from.dose == pytest.approx(0.25)
@@ -55,7 +56,7 @@ def test_zones_are_bounded_where_damage_crosses_one_and_two():
 def test_damage_beyond_what_was_tried_has_no_bound():
     found = analysis()
     results, steered = judged(found, [((5,), 0.1, 0.5, 0.1), ((5,), 0.2, 0.5, 1.4)])
-    window = found.window(results, steered)
+    window: Any = found.window(results, steered)
     assert window.green_to.dose == pytest.approx(0.1 + 0.1 * 0.9 / 1.3)
     assert (window.red_from.dose, window.red_from.alpha, window.red_from.high) == (None, None, None)
 
@@ -63,7 +64,7 @@ def test_damage_beyond_what_was_tried_has_no_bound():
 def test_damage_at_the_smallest_dose_is_drawn_back_to_none():
     found = analysis()
     results, steered = judged(found, [((5,), 0.1, 0.5, 4.0)])
-    window = found.window(results, steered)
+    window: Any = found.window(results, steered)
     assert (window.green_to.dose, window.red_from.dose) == (pytest.approx(0.025), pytest.approx(0.05))
 
 
@@ -71,7 +72,7 @@ def test_the_strongest_green_effect_is_recommended():
     rows = [((5,), 0.1, 0.5, 0.2), ((5,), 0.2, 2.0, 0.6), ((5,), 0.3, 9.0, 1.8), ((7,), 0.1, 1.0, 0.1)]
     found = analysis()
     results, steered = judged(found, rows)
-    recommended = found.recommend(results, steered)
+    recommended: Any = found.recommend(results, steered)
     assert (recommended.layers, recommended.dose, recommended.alpha) == ((5,), 0.2, 2.0)
     assert recommended.effect.value == pytest.approx(2.0)
     assert recommended.effect.low < 2.0 < recommended.effect.high

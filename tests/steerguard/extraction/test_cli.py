@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -84,7 +85,7 @@ def test_a_refusal_names_the_option(tmp_path, capsys, tiny_model_folder, argumen
     assert not out.exists()
 
 
-@pytest.mark.parametrize(("option", "values"), [("--method", METHODS), ("--tokens", Tokens.__args__)])
+@pytest.mark.parametrize(("option", "values"), [("--method", METHODS), ("--tokens", get_args(Tokens))])
 def test_the_options_name_all_that_the_library_knows(capsys, option, values):
     with pytest.raises(SystemExit):
         main(["extract", "--help"])

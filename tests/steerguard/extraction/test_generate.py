@@ -1,4 +1,5 @@
 from threading import Event
+from typing import Any
 
 import pytest
 
@@ -8,7 +9,7 @@ from steerguard.extraction.pairs import Pair
 from steerguard.extraction.progress import Stopped
 from tests.steerguard.stub_engine import StubEngine
 
-SYSTEMS = {"positive_system": "Be sunny.", "negative_system": "Be gloomy."}
+SYSTEMS: dict[str, Any] = {"positive_system": "Be sunny.", "negative_system": "Be gloomy."}
 QUESTIONS = [f"Question {number}?" for number in range(6)]
 
 
@@ -19,7 +20,7 @@ def rule(messages, _blend):
 
 
 def test_each_question_is_answered_under_both_prompts():
-    seen = []
+    seen: list[int] = []
     with StubEngine(rule, key="secret") as stub:
         engine = Engine(stub.url, "secret", concurrency=3)
         generated = generate_pairs(engine, QUESTIONS, **SYSTEMS, max_tokens=9, seed=5, on_progress=seen.append)
