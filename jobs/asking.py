@@ -18,6 +18,7 @@ from django.utils import timezone
 
 from inference.gateway.app import application
 from inference.gateway.authenticate import ADMITTED_KEY
+from inference.gateway.cancelling import cancel, unbroken
 from inference.gateway.directory import Key
 from inference.gateway.errors import EngineFailed
 from inference.gateway.relay import BROKE_OFF
@@ -138,7 +139,6 @@ async def call_gateway(
         if not complete:
             raise EngineFailed(BROKE_OFF)
     finally:
-        serving.cancel()
-        await asyncio.wait({serving})
+        await unbroken(cancel(serving))
         if not serving.cancelled():
             serving.exception()  # logged by the gateway

@@ -14,6 +14,7 @@ from typing import Any
 import redis
 import structlog
 
+from inference.gateway.cancelling import cancel, unbroken
 from inference.gateway.errors import EngineFailed, EngineUnavailable
 from inference.gateway.relay import BROKE_OFF
 from inference.gateway.sse import DONE_EVENT, EventSplitter, parse_event
@@ -52,16 +53,13 @@ async def run(job: Job, desk: Desk, turn: Turn) -> None:
             ends: set[asyncio.Future[Any]] = {running, over}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             if not running.done():
-                running.cancel()
-                await asyncio.wait({running})
+                await unbroken(cancel(running))
                 if over.result() == "cancelled":
                     await _finish(job, Job.State.CANCELLED)
             elif not running.cancelled() and (error := running.exception()) is not None:
                 await _end_failed(job, error)
         except asyncio.CancelledError:
-            running.cancel()
-            await asyncio.wait({running})
-            await in_database(partial(services.give_back, job))
+            await unbroken(desk.leases.give_back(job, running))
             raise
 
 
@@ -94,18 +92,15 @@ async def _generate(job: Job, desk: Desk, turn: Turn) -> None:
     try:
         await asyncio.wait({asking, flushing}, return_when=asyncio.FIRST_COMPLETED)
         if not asking.done():
-            asking.cancel()
-            await asyncio.wait({asking})
+            await unbroken(cancel(asking))
             flushing.result()  # raises why it ended: the lease is lost
         await teller.flush()  # what came before a failure, too
         result = asking.result()
     except asyncio.CancelledError:
-        asking.cancel()
-        await asyncio.wait({asking})
+        await unbroken(cancel(asking))
         raise
     finally:
-        flushing.cancel()
-        await asyncio.wait({flushing})
+        await unbroken(cancel(flushing))
     await _finish(job, Job.State.SUCCEEDED, result=result)
 
 

@@ -10,7 +10,9 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from functools import partial
+from typing import Any
 
+from inference.gateway.cancelling import cancel
 from inference.gateway.errors import EngineUnavailable
 from jobs import services
 from jobs.database import in_database
@@ -25,6 +27,7 @@ class Leases:
     def __init__(self) -> None:
         self._held: dict[int, tuple[Job, asyncio.Future[services.LeaseState]]] = {}
         self._looking: asyncio.Task[None] | None = None
+        self._at_database = asyncio.Lock()
 
     @contextlib.asynccontextmanager
     async def holding(self, job: Job) -> AsyncIterator[asyncio.Future[services.LeaseState]]:
@@ -40,23 +43,35 @@ class Leases:
                 del self._held[job.pk]
             over.cancel()
 
+    async def give_back(self, job: Job, work: asyncio.Task[Any]) -> None:
+        """End the work at a job, and let the next worker have it at once."""
+        await cancel(work)
+        self._held.pop(job.pk, None)
+        async with self._at_database:  # or a renewal under way would take it back
+            await in_database(partial(services.give_back, job))
+
     async def close(self) -> None:
         if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.wait({self._looking})
+            await cancel(self._looking)
 
     async def _look(self) -> None:
-        now_s = asyncio.get_running_loop().time
-        renewed_s = now_s()
+        renewed_s = asyncio.get_running_loop().time()
         while self._held:
             await asyncio.sleep(LOOK_EVERY_S)
-            held = [job for job, _ in self._held.values()]
             with contextlib.suppress(EngineUnavailable):
-                states = await in_database(partial(services.look_at_leases, held))
-                for job in held:
-                    known, over = self._held.get(job.pk, (None, None))
-                    if known is job and over is not None and not over.done() and states[job.pk] != "held":
-                        over.set_result(states[job.pk])
-                if now_s() - renewed_s >= services.lease().total_seconds() / 3:
-                    await in_database(partial(services.renew_leases, held))
-                    renewed_s = now_s()
+                async with self._at_database:
+                    renewed_s = await self._look_once(renewed_s)
+
+    async def _look_once(self, renewed_s: float) -> float:
+        """Returns when the leases were last renewed."""
+        held = [job for job, _ in self._held.values()]
+        states = await in_database(partial(services.look_at_leases, held))
+        for job in held:
+            known, over = self._held.get(job.pk, (None, None))
+            if known is job and over is not None and not over.done() and states[job.pk] != "held":
+                over.set_result(states[job.pk])
+        now_s = asyncio.get_running_loop().time()
+        if now_s - renewed_s >= services.lease().total_seconds() / 3:
+            await in_database(partial(services.renew_leases, held))
+            renewed_s = now_s
+        return renewed_s

@@ -19,6 +19,7 @@ from typing import Any
 from django.conf import settings
 from django.utils import timezone
 
+from inference.gateway.cancelling import cancel, unbroken
 from inference.gateway.errors import EngineFailed, EngineUnavailable, InvalidRequest
 from jobs import services as job_services
 from jobs.asking import Pauses, Refused, ask_whole, key_of
@@ -56,9 +57,7 @@ async def run(job: Job, desk: Desk, turn: Turn) -> None:
             return
         except asyncio.CancelledError:
             running.stop_checking.set()
-            work.cancel()
-            await asyncio.wait({work})
-            await in_database(partial(job_services.give_back, job))
+            await unbroken(desk.leases.give_back(job, work))
             raise
         finally:
             running.close()
@@ -125,8 +124,7 @@ class _Running:
                 return "done"
         finally:
             self.stop_checking.set()
-            task.cancel()
-            await asyncio.wait({task})
+            await unbroken(cancel(task))
         if not self._over.done():
             return "expired"
         if self._over.result() == "lost":
@@ -229,9 +227,7 @@ def _dump(line: Mapping[str, Any]) -> bytes:
 
 
 async def _cancel_all(tasks: set[asyncio.Task[None]]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.wait(tasks)
+    await unbroken(cancel(*tasks))
     for task in tasks:
         if not task.cancelled():
             task.exception()  # one of them has been raised
