@@ -57,7 +57,7 @@ HARMLESS: list[tuple[str, Any]] = [
     ("rank_pattern", {"k_proj": 16}), ("target_modules", "all-linear-but-unknown|(?!x).*"),
     ("base_model_name_or_path", "acme/tiny-1b-instruct"), ("base_model_name_or_path", "/srv/models/Tiny-1B-Instruct/"),
     ("base_model_name_or_path", "C:\\models\\Tiny-1B-Instruct"),
-    ("base_model_name_or_path", "/root/.cache/huggingface/hub/models--acme--Tiny-1B-Instruct/snapshots/0123abcd"),
+    ("base_model_name_or_path", "/srv/models/.cache/huggingface/hub/models--acme--Tiny-1B-Instruct/snapshots/0123abcd"),
 ]  # fmt: skip
 
 
