@@ -29,7 +29,7 @@ def parse_object(field: str, text: bytes | str) -> dict[str, object]:
     except VectorError:
         raise
     except (ValueError, RecursionError) as error:
-        raise VectorError(field, "JSON in UTF-8", str(error)[:120]) from None
+        raise VectorError(field, "JSON in UTF-8", str(error)[:120] or "nothing") from None
     if not isinstance(value, dict):
         raise VectorError(field, "a JSON object", type(value).__name__)
     return value
